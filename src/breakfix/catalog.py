@@ -1,0 +1,373 @@
+"""The catalog: labs as their folders describe them, read and validated.
+
+A root is a folder with `labs/`, `solutions/` and `tests/labs/`, each holding one folder per lab. The project's own is
+one; an instructor's or a team's is another.
+"""
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from breakfix.child import Bounds
+
+TRACKS = ("first", "memory", "numerics", "compile", "data", "distributed", "ship", "maintain")
+NEEDS = re.compile(r"cuda|onnx|serve|fork|ranks:[2-9]")
+FIGURES = ("curve", "timeline", "bars", "matrix")
+HINTS = 4
+ROOTS_VARIABLE = "BREAKFIX_ROOTS"  # further roots, separated like PATH
+
+
+class UnknownLab(LookupError):
+    """There is no such lab; the message says which there are."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a lab's files, and what its author should do about it."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+class BadLab(Exception):
+    """A lab.toml that cannot be used; `problems` says what to do."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check as its source declares it."""
+
+    name: str
+    points: int
+    says: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A right or a wrong fix: the grader's own test. `expects` names the checks it fails, or a state; empty for a right one."""
+
+    path: Path
+    kind: str  # "right" or "wrong"
+    reason: str
+    expects: frozenset[str] = frozenset()
+    needs_cuda: bool = False
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab: its folders, and what its lab.toml says."""
+
+    root: Path
+    folder: str  # lab08_loss_is_nan_sometimes
+    spec: dict[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def id(self) -> str:
+        """`lab08`, the name that people type."""
+        return self.folder.partition("_")[0]
+
+    @property
+    def path(self) -> Path:
+        return self.root / "labs" / self.folder
+
+    @property
+    def solution_path(self) -> Path:
+        return self.root / "solutions" / self.folder
+
+    @property
+    def tests_path(self) -> Path:
+        return self.root / "tests" / "labs" / self.folder
+
+    @property
+    def checks_path(self) -> Path:
+        return self.tests_path / "test_checks.py"
+
+    @property
+    def starter(self) -> Path:
+        return self.path / self.editable
+
+    @property
+    def solution(self) -> Path:
+        return self.solution_path / self.editable
+
+    @property
+    def title(self) -> str:
+        return self.spec["title"]
+
+    @property
+    def track(self) -> str:
+        return self.spec["track"]
+
+    @property
+    def level(self) -> int:
+        return self.spec["level"]
+
+    @property
+    def minutes(self) -> int:
+        return self.spec["minutes"]
+
+    @property
+    def editable(self) -> str:
+        return self.spec["editable"]
+
+    @property
+    def alert(self) -> str:
+        return self.spec["alert"]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(self.spec.get("needs", ()))
+
+    @property
+    def prerequisites(self) -> tuple[str, ...]:
+        return tuple(self.spec.get("prerequisites", ()))
+
+    @property
+    def symptoms(self) -> tuple[str, ...]:
+        return tuple(self.spec["symptoms"])
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        return tuple(hint["text"] for hint in self.spec["hint"])
+
+    @property
+    def predictions(self) -> tuple[dict[str, Any], ...]:
+        return tuple(self.spec.get("predict", ()))
+
+    @property
+    def figure(self) -> dict[str, Any]:
+        return self.spec["figure"]
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(**self.spec["budget"])
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """The checks of test_checks.py, read without running it."""
+        return tuple(_checks(self.checks_path))
+
+    @property
+    def starter_fails(self) -> frozenset[str]:
+        """What the starter must fail: names of checks, or a state. Declared in the first line of test_checks.py."""
+        return _expects(self.checks_path.read_text("utf-8"), "starter")
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The right and the wrong fixes, in the order of their names."""
+        found = [_variant(path, kind) for kind in ("right", "wrong") for path in sorted((self.tests_path / kind).glob("*.py"))]
+        return tuple(found)
+
+    @cached_property
+    def measurement(self) -> ModuleType:
+        """measure.py, imported: the asking side's own code."""
+        return load_module(self.path / "measure.py", f"breakfix_measure_{self.folder}")
+
+    def readme(self) -> str:
+        """The lab's README with its alert filled in."""
+        return (self.path / "README.md").read_text("utf-8").replace("{alert}", self.alert)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The labs of one or more roots, by id."""
+
+    labs: tuple[Lab, ...]
+
+    @classmethod
+    def read(cls, *roots: Path) -> "Catalog":
+        """The labs of `roots` (default: the project's own and those named in BREAKFIX_ROOTS). Raises BadLab."""
+        labs = [lab for root in roots or default_roots() for lab in _labs_of(Path(root))]
+        problems = _clashes(labs)
+        if problems:
+            raise BadLab(problems)
+        return cls(tuple(labs))
+
+    def __iter__(self) -> Iterator[Lab]:
+        return iter(self.labs)
+
+    def __getitem__(self, name: str) -> Lab:
+        """The lab called `name`: its id, its folder, or just its number."""
+        wanted = f"lab{int(name):02d}" if name.isdigit() else name.rstrip("/\\")
+        for lab in self.labs:
+            if wanted in (lab.id, lab.folder):
+                return lab
+        raise UnknownLab(f"there is no lab {name!r}; there are {', '.join(lab.id for lab in self.labs) or 'none'}")
+
+
+def own_root() -> Path:
+    """The project's own labs: of the checkout, or carried by the wheel."""
+    package = Path(__file__).resolve().parent
+    checkout = package.parents[1]
+    return checkout if (checkout / "labs").is_dir() and (checkout / "tests" / "labs").is_dir() else package / "content"
+
+
+def default_roots() -> list[Path]:
+    """The project's own root, then those of BREAKFIX_ROOTS."""
+    return [own_root(), *(Path(p) for p in os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep) if p)]
+
+
+def read_lab(path: Path) -> Lab:
+    """The lab whose folder is `path` (…/labs/lab08_name). Raises BadLab."""
+    path = Path(path).resolve()
+    file = path / "lab.toml"
+    try:
+        spec = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadLab([Problem(str(file), "is missing; `breakfix new` writes one")]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadLab([Problem(str(file), f"is not valid TOML: {error}")]) from None
+    problems = [Problem(f"{path.name}/lab.toml", what) for what in spec_problems(spec)]
+    if not re.fullmatch(r"lab\d\d_[a-z0-9_]+", path.name):
+        problems.append(Problem(path.name, "name the folder labNN_what_a_person_sees, in lower case"))
+    if problems:
+        raise BadLab(problems)
+    return Lab(path.parents[1], path.name, spec)
+
+
+def spec_problems(spec: dict[str, Any]) -> list[str]:
+    """What is wrong with the contents of a lab.toml, each with what to do."""
+    found = list(_type_problems(spec))
+    if found:
+        return found
+    if spec["track"] not in TRACKS:
+        found.append(f"track is {spec['track']!r}; choose one of {', '.join(TRACKS)}")
+    if not 1 <= spec["level"] <= 5:
+        found.append(f"level is {spec['level']}; choose 1 to 5")
+    if not re.fullmatch(r"\w+\.py", spec["editable"]):
+        found.append(f"editable is {spec['editable']!r}; name one Python file, such as train.py")
+    found += [f"needs {n!r} is unknown; cuda, ranks:N, onnx, serve or fork" for n in spec.get("needs", []) if not NEEDS.fullmatch(str(n))]
+    if unknown := set(spec) - _KEYS.keys():
+        found.append(f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}")
+    return found + _hint_problems(spec) + _predict_problems(spec) + _figure_problems(spec) + _budget_problems(spec)
+
+
+# key: (type, required)
+_KEYS: dict[str, tuple[type, bool]] = {
+    "title": (str, True), "track": (str, True), "level": (int, True), "minutes": (int, True), "editable": (str, True),
+    "needs": (list, False), "alert": (str, True), "prerequisites": (list, False), "symptoms": (list, True),
+    "budget": (dict, True), "hint": (list, True), "predict": (list, False), "figure": (dict, True),
+}  # fmt: skip
+
+
+def _type_problems(spec: dict[str, Any]) -> Iterator[str]:
+    for key, (kind, required) in _KEYS.items():
+        if key not in spec and required:
+            yield f"{key} is missing; add a {kind.__name__}"
+        elif key in spec and type(spec[key]) is not kind:
+            yield f"{key} is a {type(spec[key]).__name__}; make it a {kind.__name__}"
+        elif key in spec and required and spec[key] in ("", []):
+            yield f"{key} is empty; fill it in"
+
+
+def _hint_problems(spec: dict[str, Any]) -> list[str]:
+    texts = [h.get("text", "") if isinstance(h, dict) else "" for h in spec["hint"]]
+    if len(texts) != HINTS or not all(isinstance(t, str) and t.strip() for t in texts):
+        return [f"{len(texts)} [[hint]]; write {HINTS} with a text each: where to look, what to measure, which mechanism, which API"]
+    return []
+
+
+def _predict_problems(spec: dict[str, Any]) -> list[str]:
+    wanted = {"question": str, "choices": list}
+    return [
+        f"[[predict]] {i}: give it a question, two or more choices and, if it is scored, an evidence key"
+        for i, p in enumerate(spec.get("predict", []), 1)
+        if not isinstance(p, dict)
+        or not all(isinstance(p.get(k), t) for k, t in wanted.items())
+        or len(p["choices"]) < 2
+        or set(p) - {"question", "choices", "evidence"}
+    ]
+
+
+def _figure_problems(spec: dict[str, Any]) -> list[str]:
+    figure = spec["figure"]
+    found = []
+    if figure.get("kind") not in FIGURES:
+        found.append(f"[figure] kind is {figure.get('kind')!r}; choose one of {', '.join(FIGURES)}")
+    if not figure.get("series"):
+        found.append("[figure] series is missing; list the evidence keys to draw")
+    if unknown := set(figure) - {"kind", "title", "x", "y", "series", "labels", "bound", "log"}:
+        found.append(f"[figure] unknown key {', '.join(sorted(unknown))}")
+    return found
+
+
+def _budget_problems(spec: dict[str, Any]) -> list[str]:
+    budget = spec["budget"]
+    if set(budget) != {"cpu_seconds", "memory_mib"} or not all(type(v) in (int, float) and v > 0 for v in budget.values()):
+        return ["[budget] must have cpu_seconds and memory_mib, both positive numbers, and nothing else"]
+    return []
+
+
+def _labs_of(root: Path) -> Iterator[Lab]:
+    if not (root / "labs").is_dir():
+        raise BadLab([Problem(str(root), "has no labs/ folder; a root holds labs/, solutions/ and tests/labs/")])
+    for path in sorted((root / "labs").iterdir()):
+        if path.is_dir() and path.name.startswith("lab"):
+            yield read_lab(path)
+
+
+def _clashes(labs: list[Lab]) -> list[Problem]:
+    seen: dict[str, Lab] = {}
+    problems = []
+    for lab in labs:
+        if other := seen.setdefault(lab.id, lab) if seen.get(lab.id, lab) is not lab else None:
+            problems.append(Problem(str(lab.path), f"{lab.id} exists already in {other.path}; take another number"))
+        seen.setdefault(lab.id, lab)
+    return problems
+
+
+def _checks(path: Path) -> Iterator[Check]:
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            yield Check(node.name, _points(node), ast.get_docstring(node) or "")
+
+
+def _points(node: ast.FunctionDef) -> int:
+    for mark in node.decorator_list:
+        if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "check":
+            for keyword in mark.keywords:
+                if keyword.arg == "points" and isinstance(keyword.value, ast.Constant):
+                    return keyword.value.value
+    return 0
+
+
+def _expects(source: str, word: str) -> frozenset[str]:
+    """The names after `# word:` in the first line; the states' names hold blanks, so commas may separate them."""
+    match = re.match(rf"#\s*{word}:\s*(.*)", source)
+    if not match:
+        return frozenset()
+    text = match.group(1).strip()
+    return frozenset(text.split() if "test_" in text else [text] if text else [])
+
+
+def _variant(path: Path, kind: str) -> Variant:
+    source = path.read_text("utf-8")
+    comments = [line.lstrip("# ").strip() for line in source.splitlines()[:3] if line.startswith("#")]
+    reason = comments[0].removeprefix("right:").strip() if kind == "right" and comments else " ".join(comments[1:2])
+    expects = _expects(source, "wrong") if kind == "wrong" else frozenset()
+    return Variant(path, kind, reason, expects, needs_cuda="# needs: cuda" in source.splitlines()[:5])
+
+
+def load_module(path: Path, name: str) -> ModuleType:
+    """Import the file at `path` under `name`."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,322 @@
+"""One process for one piece of somebody else's code: the only place that forks, limits, kills, and sees it from outside.
+
+    fork ──▶ child: its own session, stdin empty, output to a capped log, one pipe for the bytes that fn() returns
+      │
+      └─ parent: reads both pipes, and every 50 ms asks the kernel how much time and memory the whole family uses
+
+What the kernel says (time, resident size, exit status) the child cannot forge. Without fork (Windows, macOS) the same
+function runs in a fresh process, and then only the wall clock is bounded.
+"""
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from breakfix import evidence
+from breakfix.verdict import OUT_OF_MEMORY, TIMEOUT, TOO_MUCH_DATA
+
+ENDED = "ended"
+DATA_LIMIT = evidence.LIMIT + 1  # one frame and its tag
+LOG_LIMIT = 64 << 10  # bytes of output kept: the last ones, as a traceback comes last
+TICK = 0.05  # seconds between two looks at the family
+CAN_FORK = sys.platform == "linux"
+
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = 4, 36, -3, -1
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a child may use, its descendants included."""
+
+    cpu_seconds: float = 5.0
+    memory_mib: float = 2048.0
+
+    @property
+    def wall_seconds(self) -> float:
+        """Generous, because the same work took three to four times as long on a busy machine."""
+        return 5 * self.cpu_seconds + 10
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended, the bytes it sent, what it printed, and what was seen from outside."""
+
+    state: str  # ENDED, TIMEOUT, OUT_OF_MEMORY or TOO_MUCH_DATA
+    data: bytes
+    log: str
+    exit: int
+    outside: dict[str, float] = field(default_factory=dict)
+
+
+def run_child(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
+    """Run `fn` in a process of its own and return its bytes, or how it went wrong; nothing of it is left behind."""
+    return _run_forked(fn, bounds) if CAN_FORK else _run_fresh(fn, bounds)
+
+
+def not_dumpable() -> None:
+    """Close this process's memory to others of the same user: a subject must not write into its judge."""
+    _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants' orphans, so that `kill_children` reaches all of them."""
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_children() -> None:
+    """Kill and reap every child of this process until there is none."""
+    while children := [pid for pid, s in _processes().items() if s.parent == os.getpid()]:
+        for pid in children:
+            _kill(pid, signal.SIGKILL)
+            _reap(pid)
+
+
+# ---------------------------------------------------------------------------------------------------------- the parent
+
+
+def _run_forked(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
+    sys.stdout.flush(), sys.stderr.flush()  # else the child would print them again
+    data_end, log_end = os.pipe(), os.pipe()
+    started = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _become(data_end[1], log_end[1], fn)
+    os.close(data_end[1]), os.close(log_end[1])
+    watch = _Watch(pid, data_end[0], log_end[0], bounds, started)
+    state = watch.until_it_ends()
+    if state == TIMEOUT:
+        watch.ask_where()
+    for member in _family(pid):
+        _kill(member, signal.SIGKILL)
+    _, status, usage = os.wait4(pid, 0)
+    for member in _family(pid):  # forked between the look and the kill
+        _kill(member, signal.SIGKILL)
+    watch.drain()
+    watch.close()
+    outside = {
+        "wall_seconds": time.monotonic() - started,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "maxrss_mib": usage.ru_maxrss / 1024,
+    }
+    return Ended(state, bytes(watch.data), watch.log_text(), os.waitstatus_to_exitcode(status), outside)
+
+
+class _Watch:
+    """The parent's side of one forked child."""
+
+    def __init__(self, pid: int, data_fd: int, log_fd: int, bounds: Bounds, started: float):
+        self.pid, self.bounds, self.started = pid, bounds, started
+        self.data, self.log = bytearray(), bytearray()
+        self.buffers = {data_fd: self.data, log_fd: self.log}
+        self.exited = os.pidfd_open(pid)
+        for fd in self.buffers:
+            os.set_blocking(fd, False)
+
+    def until_it_ends(self) -> str:
+        """Read until the child exits or breaks a bound; returns which."""
+        next_look = time.monotonic()
+        open_fds = set(self.buffers)
+        while True:
+            ready, _, _ = select.select([*open_fds, self.exited], [], [], TICK)
+            open_fds -= {fd for fd in ready if fd in self.buffers and not self._read(fd)}
+            if len(self.data) > DATA_LIMIT:
+                return TOO_MUCH_DATA
+            if self.exited in ready:
+                return ENDED
+            if time.monotonic() >= next_look:
+                if broken := self._broken_bound():
+                    return broken
+                next_look = time.monotonic() + TICK
+
+    def ask_where(self) -> None:
+        """Let faulthandler print every thread of every process of the family, stuck in C or not."""
+        for member in _family(self.pid):
+            _kill(member, signal.SIGUSR1)
+        deadline = time.monotonic() + 0.3
+        while (left := deadline - time.monotonic()) > 0:
+            select.select(list(self.buffers), [], [], left)
+            self.drain()
+            time.sleep(0.02)
+
+    def drain(self) -> None:
+        for fd in self.buffers:
+            while self._read(fd) and len(self.data) <= DATA_LIMIT:
+                pass
+
+    def close(self) -> None:
+        for fd in (*self.buffers, self.exited):
+            os.close(fd)
+
+    def log_text(self) -> str:
+        return self.log.decode(errors="replace")
+
+    def _read(self, fd: int) -> bool:
+        """Whether there was something to read."""
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        self.buffers[fd] += chunk
+        if fd != next(iter(self.buffers)):
+            del self.log[:-LOG_LIMIT]
+        return bool(chunk)
+
+    def _broken_bound(self) -> str | None:
+        processes = _processes()
+        family = [processes[pid] for pid in _family(self.pid, processes)]
+        if time.monotonic() - self.started > self.bounds.wall_seconds:
+            return TIMEOUT
+        if sum(p.cpu for p in family) > self.bounds.cpu_seconds:
+            return TIMEOUT
+        # resident sizes count shared pages once per process: too much, so only a suspicion; proportional sizes decide
+        limit = self.bounds.memory_mib * 2**20
+        if sum(p.resident for p in family) > limit and sum(_proportional(p.pid) for p in family) > limit:
+            return OUT_OF_MEMORY
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------- the child
+
+
+def _become(data_fd: int, log_fd: int, fn: Callable[[], bytes]) -> None:
+    """Turn this fork into the child. Never returns."""
+    code = 1
+    try:
+        os.setsid()
+        _take_fds(data_fd, log_fd)
+        libc = _libc()
+        libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        # freed tensors leave the resident size at once, so that its peak equals the bytes that were alive
+        libc.mallopt(_M_MMAP_THRESHOLD, 64 << 10), libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _write_all(3, fn())
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _take_fds(data_fd: int, log_fd: int) -> None:
+    """Nothing on 0, the log on 1 and 2, the data pipe on 3, all else closed."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log_fd, 1), os.dup2(log_fd, 2)
+    os.dup2(data_fd, 3)
+    os.closerange(4, 4096)
+    # line-buffered, or os._exit would lose what the learner printed
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+# ---------------------------------------------------------------------------------------------- looking from outside
+
+
+@dataclass(frozen=True)
+class _Process:
+    pid: int
+    parent: int
+    session: int
+    cpu: float  # seconds, its waited-for children included
+    resident: int  # bytes
+
+
+def _processes() -> dict[int, _Process]:
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            cpu = sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
+            resident = int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
+            found[int(entry)] = _Process(int(entry), int(stat[1]), int(stat[3]), cpu, resident)
+    return found
+
+
+def _family(pid: int, processes: dict[int, _Process] | None = None) -> list[int]:
+    """`pid`, its descendants, and whoever is left of its session."""
+    processes = _processes() if processes is None else processes
+    family = {p.pid for p in processes.values() if p.pid == pid or p.session == pid}
+    while more := {p.pid for p in processes.values() if p.parent in family} - family:
+        family |= more
+    return sorted(family)
+
+
+def _proportional(pid: int) -> int:
+    """Resident bytes of `pid`, each shared page divided by those who share it."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:  # it has just ended
+        pass
+    return 0
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- no fork
+
+
+def _run_fresh(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
+    """The same in a fresh process: slower, and only the wall clock and the bytes are bounded."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    started = time.monotonic()
+    process = spawn.Process(target=_send, args=(fn, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    wait([ours, process.sentinel], bounds.wall_seconds)
+    data, state = b"", ENDED
+    try:
+        if ours.poll():
+            data = ours.recv_bytes(DATA_LIMIT)
+        elif process.is_alive():
+            state = TIMEOUT
+    except EOFError:  # it ended without a word
+        pass
+    except OSError:
+        state = TOO_MUCH_DATA
+    process.join(1 if state == ENDED else 0)
+    process.kill()
+    process.join()
+    return Ended(state, data, "", process.exitcode, {"wall_seconds": time.monotonic() - started})
+
+
+def _send(fn: Callable[[], bytes], pipe) -> None:
+    pipe.send_bytes(fn())

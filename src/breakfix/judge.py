@@ -1,0 +1,123 @@
+"""The judge: one job to one verdict. It runs the subject in a child, sees it from outside, and asks the checks when it has ended."""
+
+import secrets
+from dataclasses import replace
+from functools import lru_cache, partial
+from importlib import metadata
+
+from breakfix import child, sandbox
+from breakfix.catalog import Lab
+from breakfix.checks import FaultyCheck, Given, ask
+from breakfix.evidence import BadFrame, decode
+from breakfix.subject import EVIDENCE, TROUBLE, Job, measure_idle, measure_to_bytes
+from breakfix.verdict import ERROR, FAILED, NEEDS_CUDA, NEEDS_PACKAGE, NEEDS_RANKS, NOT_MEASURABLE, PASSED, Verdict
+
+PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "serve": ("fastapi", "httpx")}
+
+
+def fresh_seed() -> int:
+    """A seed that nobody could have prepared for."""
+    return secrets.randbelow(1 << 31)
+
+
+def judge(job: Job, checks: bool = True) -> Verdict:
+    """The verdict on `job`; without `checks` only its evidence, for somebody who asks them elsewhere.
+
+    Meant for a process that does nothing else: it may enter a network of its own.
+    """
+    blank = Verdict(job.lab.id, ERROR, job.seed, job.device, versions=versions())
+    if missing := lacking(job.lab, job.device):
+        return replace(blank, state=missing[0], detail=missing[1])
+    wired = _ranks(job.lab) > 1 and sandbox.private_loopback()
+    ended = child.run_child(partial(measure_to_bytes, job), job.lab.bounds)
+    outside = dict(ended.outside) | ({"wire_bytes": sandbox.loopback_bytes()} if wired else {})
+    verdict = replace(blank, log=ended.log, outside=outside)
+    if ended.state != child.ENDED:
+        return replace(verdict, state=ended.state, detail=_where(ended, job))
+    if ended.data[:1] == TROUBLE:
+        return replace(verdict, detail=ended.data[1:].decode(errors="replace"))
+    if ended.data[:1] != EVIDENCE or ended.exit != 0:
+        return replace(verdict, detail=f"the process ended (exit status {ended.exit}) before the measurement did")
+    return _asked(replace(verdict, frame=ended.data[1:]), job, checks)
+
+
+def lacking(lab: Lab, device: str) -> tuple[str, str] | None:
+    """(state, what to do) if this machine cannot run `lab` on `device`."""
+    for need in lab.needs:
+        if (need == "fork" or need.startswith("ranks:")) and not child.CAN_FORK:
+            return NEEDS_RANKS, f"{lab.id} starts processes by fork, which is safe on Linux only; use Linux, WSL or a container"
+        for package in PACKAGES.get(need, ()):
+            if not _installed(package):
+                return NEEDS_PACKAGE, f"{lab.id} needs {package}: pip install 'breakfix[{need}]'"
+    if "cuda" in (*lab.needs, device.partition(":")[0]) and not _has_cuda():
+        return NEEDS_CUDA, f"{lab.id} on {device} needs a CUDA device, and torch sees none here"
+    return None
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Versions that a figure depends on."""
+    import platform
+
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("torch", "torchvision", "numpy", "onnx", "onnxruntime", "onnxscript", "breakfix"):
+        if _installed(package):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _asked(verdict: Verdict, job: Job, checks: bool) -> Verdict:
+    """`verdict` with what the checks say of its evidence."""
+    try:
+        decode(verdict.frame)
+    except BadFrame as error:
+        return replace(verdict, detail=f"what the process sent is {error}", frame=b"")
+    verdict = replace(verdict, outside=dict(verdict.outside) | _idle(job))
+    if not checks:
+        return replace(verdict, state=PASSED)
+    try:
+        results = ask(Given(job.lab, verdict.frame, verdict.outside, job.seed, job.device))
+    except FaultyCheck as fault:
+        return replace(verdict, detail=f"a check of {job.lab.id} is at fault, not the file it judges:\n{fault}")
+    return replace(verdict, state=_state({c.state for c in results}), checks=results)
+
+
+def _state(states: set[str]) -> str:
+    """A failed check decides; else what could not be measured; passed only if all passed."""
+    if FAILED in states:
+        return FAILED
+    return NOT_MEASURABLE if NOT_MEASURABLE in states else PASSED
+
+
+def _idle(job: Job) -> dict[str, float]:
+    if not hasattr(job.lab.measurement, "IDLE") or not child.CAN_FORK:
+        return {}
+    idle = child.run_child(partial(measure_idle, job), job.lab.bounds)
+    return {"idle_maxrss_mib": idle.outside["maxrss_mib"]} if idle.exit == 0 else {}
+
+
+def _where(ended: child.Ended, job: Job) -> str:
+    """What broke the bound, and for a timeout the lines of the learner's file where it stood."""
+    bounds = job.lab.bounds
+    used = f"{ended.outside['cpu_seconds']:.1f} CPU seconds and {ended.outside['wall_seconds']:.1f} s" if ended.outside else ""
+    allowed = f"allowed: {bounds.cpu_seconds:g} CPU seconds, {bounds.wall_seconds:g} s, {bounds.memory_mib:g} MiB, 4 MiB of evidence"
+    stood = [line.strip() for line in ended.log.splitlines() if f'File "{job.path}"' in line]
+    return "\n".join([f"{ended.state} after {used} ({allowed})", *(f"it stood at {line}" for line in dict.fromkeys(stood))])
+
+
+def _ranks(lab: Lab) -> int:
+    return max((int(need.partition(":")[2]) for need in lab.needs if need.startswith("ranks:")), default=1)
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()  # by NVML, see breakfix.zygote: else asking would spoil every later fork

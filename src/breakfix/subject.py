@@ -1,0 +1,101 @@
+"""The subject's side: load one file under its real path, measure it, hand over one frame or the learner's own traceback."""
+
+import json
+import linecache
+import sys
+import traceback
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from breakfix import evidence
+from breakfix.catalog import Lab, read_lab
+from breakfix.contract import Contract
+
+EVIDENCE, TROUBLE = b"E", b"X"  # the first byte of what a subject's process sends
+
+
+@dataclass(frozen=True)
+class Job:
+    """One subject of one lab, to be measured at one seed on one device. The source is sent along, so nothing is copied."""
+
+    lab_path: Path
+    source: bytes
+    path: str
+    seed: int
+    device: str = "cpu"
+
+    @property
+    def lab(self) -> Lab:
+        return _lab(self.lab_path)
+
+    @classmethod
+    def of_file(cls, lab: Lab, path: Path, seed: int, device: str = "cpu") -> "Job":
+        """The job for the file at `path`. Raises OSError where it cannot be read."""
+        return cls(lab.path, Path(path).read_bytes(), str(path), seed, device)
+
+    def to_bytes(self) -> bytes:
+        """One line of JSON, then the source."""
+        head = {"lab_path": str(self.lab_path), "path": self.path, "seed": self.seed, "device": self.device}
+        return json.dumps(head).encode() + b"\n" + self.source
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Job":
+        """The job that `to_bytes` wrote."""
+        head, _, source = data.partition(b"\n")
+        fields = json.loads(head)
+        return cls(Path(fields.pop("lab_path")), source, **fields)
+
+
+_lab = lru_cache(read_lab)
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Measure in this process, where a debugger can follow; the evidence as the checks would see it."""
+    return evidence.decode(evidence.encode(_measure(load(job.source, job.path), job)))
+
+
+def measure_to_bytes(job: Job) -> bytes:
+    """Measure, and return a tagged frame, or a tagged text that says what went wrong in the learner's own lines."""
+    try:
+        return EVIDENCE + evidence.encode(_measure(load(job.source, job.path), job))
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of a subject too
+        return TROUBLE + own_words(error, job.path).encode(errors="replace")[: evidence.LIMIT]
+
+
+def measure_idle(job: Job) -> bytes:
+    """Measure the lab's own subject that does nothing: what the measurement itself uses."""
+    _measure(job.lab.measurement.IDLE, job)
+    return b""
+
+
+def load(source: bytes, path: str) -> ModuleType:
+    """The module that `source` makes, importable under the name of its file, its lines known to tracebacks."""
+    text = source.decode("utf-8")
+    module = ModuleType(Path(path).stem)
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # loader workers and pickle look it up by name
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    exec(compile(text, path, "exec"), module.__dict__)
+    return module
+
+
+def own_words(error: BaseException, path: str) -> str:
+    """The traceback from the learner's file on; of a contract breach its message; else the whole traceback."""
+    if isinstance(error, Contract):
+        return f"Contract: {error}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"{path} is not a text file in UTF-8: {error.reason} at byte {error.start}"
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, f in enumerate(frames) if f.filename == path), 0 if not isinstance(error, SyntaxError) else None)
+    shown = frames[first:] if first is not None else []
+    head = "Traceback (most recent call last):\n" if shown else ""
+    return head + "".join(traceback.format_list(shown) + traceback.format_exception_only(error)).rstrip()
+
+
+def _measure(subject: Any, job: Job) -> dict[str, Any]:
+    import torch
+
+    return job.lab.measurement.measure(subject, job.seed, torch.device(job.device))

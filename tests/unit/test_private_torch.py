@@ -1,0 +1,1 @@
+"""Each private torch name that breakfix uses still does what it is used for."""
