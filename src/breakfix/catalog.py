@@ -186,28 +186,39 @@ class Lab:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The labs of one or more roots, by id."""
+    """The labs of one or more roots, by id; and, by folder, the labs that could not be read."""
 
     labs: tuple[Lab, ...]
+    bad: dict[str, BadLab] = field(default_factory=dict)
 
     @classmethod
     def read(cls, *roots: Path) -> "Catalog":
-        """The labs of `roots` (default: the project's own and those named in BREAKFIX_ROOTS). Raises BadLab."""
-        labs = [lab for root in roots or default_roots() for lab in _labs_of(Path(root))]
-        problems = _clashes(labs)
-        if problems:
-            raise BadLab(problems)
-        return cls(tuple(labs))
+        """The labs of `roots`; default: the project's own and those of BREAKFIX_ROOTS. One bad lab spoils no other."""
+        labs: dict[str, Lab] = {}
+        bad: dict[str, BadLab] = {}
+        for path in (path for root in roots or default_roots() for path in _lab_folders(Path(root))):
+            try:
+                lab = read_lab(path)
+                if lab.id in labs:
+                    clash = f"{lab.id} exists already in {labs[lab.id].path}; take another number"
+                    raise BadLab([Problem(str(path), clash)])
+                labs[lab.id] = lab
+            except BadLab as error:
+                bad[path.name] = error
+        return cls(tuple(labs[name] for name in sorted(labs)), bad)
 
     def __iter__(self) -> Iterator[Lab]:
         return iter(self.labs)
 
     def __getitem__(self, name: str) -> Lab:
-        """The lab called `name`: its id, its folder, or just its number."""
-        wanted = f"lab{int(name):02d}" if name.isdigit() else name.rstrip("/\\")
+        """The lab called `name`: its id, its folder, or just its number. Raises UnknownLab, or BadLab if it has faults."""
+        wanted = f"lab{int(name):02d}" if name.isdecimal() else name.rstrip("/\\")
         for lab in self.labs:
             if wanted in (lab.id, lab.folder):
                 return lab
+        for folder, error in self.bad.items():
+            if wanted in (folder, folder.partition("_")[0]):
+                raise error
         raise UnknownLab(f"there is no lab {name!r}; there are {', '.join(lab.id for lab in self.labs) or 'none'}")
 
 
@@ -314,22 +325,10 @@ def _budget_problems(spec: dict[str, Any]) -> list[str]:
     return []
 
 
-def _labs_of(root: Path) -> Iterator[Lab]:
+def _lab_folders(root: Path) -> list[Path]:
     if not (root / "labs").is_dir():
         raise BadLab([Problem(str(root), "has no labs/ folder; a root holds labs/, solutions/ and tests/labs/")])
-    for path in sorted((root / "labs").iterdir()):
-        if path.is_dir() and path.name.startswith("lab"):
-            yield read_lab(path)
-
-
-def _clashes(labs: list[Lab]) -> list[Problem]:
-    seen: dict[str, Lab] = {}
-    problems = []
-    for lab in labs:
-        if other := seen.setdefault(lab.id, lab) if seen.get(lab.id, lab) is not lab else None:
-            problems.append(Problem(str(lab.path), f"{lab.id} exists already in {other.path}; take another number"))
-        seen.setdefault(lab.id, lab)
-    return problems
+    return sorted(p for p in (root / "labs").iterdir() if p.is_dir() and p.name.startswith("lab"))
 
 
 def _checks(path: Path) -> Iterator[Check]:

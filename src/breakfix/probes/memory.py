@@ -11,7 +11,7 @@ With a `budget` it refuses what would not fit, as a full card does, with a `torc
 
 Counted: every storage that an operator returns while the card is entered. Not counted: workspaces inside a kernel,
 fragmentation, NumPy arrays, what threads other than yours and backward's make, and what was there before, until you
-`add` it. A refused operator has already run: the machine must be able to hold it once.
+`add` it. Compiled functions run eagerly. A refused operator has already run: the machine must be able to hold it once.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Moment:
-    """An instant of a card: bytes in use (for a refusal also those asked for), where the program was, what was alive."""
+    """An instant of a card: bytes in use (for a refusal also those asked for), where the program was, who held them."""
 
     bytes: int
     step: int
@@ -71,7 +71,7 @@ class Card(_torch.dispatch_mode()):
 
     `peak` and every one of `refusals` is a Moment; `timeline` has (operator, bytes) wherever the bytes changed.
     While the card is entered, optimizers choose on this device what they would choose on CUDA. Tensors that no module
-    or optimizer owns are `activations` if made in forward, inputs too, else `temporaries`; `kept` if they outlive a step.
+    or optimizer owns are `activations` if made in forward, else `temporaries`; those that outlive a step are `kept`.
     """
 
     def __init__(self, device: str | torch.device, budget: int | None = None, block: int = 512):

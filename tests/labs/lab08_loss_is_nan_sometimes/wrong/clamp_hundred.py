@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning test_a_real_fault_stays_visible
 # clamp(-100, 100) before the softmax, as an article advises: whatever is beyond gets no gradient any more.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

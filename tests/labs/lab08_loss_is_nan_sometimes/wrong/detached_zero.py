@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_nothing_to_predict_is_zero
 # A bare zero for an empty batch: backward fails, as nothing connects it to the model.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

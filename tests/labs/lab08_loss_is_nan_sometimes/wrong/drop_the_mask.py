@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning
 # Without the mask there is no -inf and no nan; it is also another loss: probability goes to tokens that cannot be produced.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_no_position_stops_learning
 # An epsilon inside the logarithm: the loss of a confident mistake is capped at 18 and its gradient is gone.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_a_constant_changes_nothing
 # masked_fill with -10000: forbidden tokens win as soon as all logits of a position lie lower.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning test_training_reports_finite_steps
 # A hook on the logits that zeroes nan gradients: a position whose gradient is nan stops learning in silence.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

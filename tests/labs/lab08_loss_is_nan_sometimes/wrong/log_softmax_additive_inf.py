@@ -1,4 +1,4 @@
-# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning test_nothing_to_predict_is_zero test_training_reports_finite_steps
+# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_a_constant_changes_nothing test_nothing_to_predict_is_zero test_training_reports_finite_steps
 # The textbook advice: log_softmax for log(softmax). It cures confident predictions; rows without an allowed token and empty batches stay nan.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

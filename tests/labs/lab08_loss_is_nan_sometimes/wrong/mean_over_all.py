@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning
 # Divides by all positions, which are never none: the loss now depends on how much padding a batch has.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

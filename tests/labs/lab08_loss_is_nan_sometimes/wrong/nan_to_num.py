@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning test_nothing_to_predict_is_zero test_a_real_fault_stays_visible test_training_reports_finite_steps
 # nan_to_num on the loss: training goes on, on gradients that are still nan, and a real nan goes unseen.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_a_real_fault_stays_visible
 # nan_to_num on each position's log-likelihood: finite wherever one looks, also where a logit really is nan.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_a_constant_changes_nothing test_no_position_stops_learning test_nothing_to_predict_is_zero
 # The loader drops every batch with padding: the log is clean, the loss function as broken as before.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 

@@ -1,4 +1,4 @@
-# wrong: 
+# wrong: test_loss_and_gradients_are_finite test_equals_float64 test_a_constant_changes_nothing test_a_real_fault_stays_visible test_training_reports_finite_steps
 # Returns zero whenever the loss is not finite: those batches teach nothing, and a real nan is skipped for ever.
 """Train the command decoder: it answers in a small language whose grammar allows only some tokens at each position."""
 
