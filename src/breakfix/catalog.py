@@ -171,7 +171,11 @@ class Lab:
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The right and the wrong fixes, in the order of their names."""
-        found = [_variant(path, kind) for kind in ("right", "wrong") for path in sorted((self.tests_path / kind).glob("*.py"))]
+        found = [
+            _variant(path, kind)
+            for kind in ("right", "wrong")
+            for path in sorted((self.tests_path / kind).glob("*.py"))
+        ]
         return tuple(found)
 
     @cached_property
@@ -263,7 +267,11 @@ def spec_problems(spec: dict[str, Any]) -> list[str]:
         found.append(f"level is {spec['level']}; choose 1 to 5")
     if not re.fullmatch(r"\w+\.py", spec["editable"]):
         found.append(f"editable is {spec['editable']!r}; name one Python file, such as train.py")
-    found += [f"needs {n!r} is unknown; cuda, ranks:N, onnx, serve or fork" for n in spec.get("needs", []) if not NEEDS.fullmatch(str(n))]
+    found += [
+        f"needs {n!r} is unknown; cuda, ranks:N, onnx, serve or fork"
+        for n in spec.get("needs", [])
+        if not NEEDS.fullmatch(str(n))
+    ]
     if unknown := set(spec) - _KEYS.keys():
         found.append(f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}")
     return found + _hint_problems(spec) + _predict_problems(spec) + _figure_problems(spec) + _budget_problems(spec)
@@ -290,7 +298,9 @@ def _type_problems(spec: dict[str, Any]) -> Iterator[str]:
 def _hint_problems(spec: dict[str, Any]) -> list[str]:
     texts = [h.get("text", "") if isinstance(h, dict) else "" for h in spec["hint"]]
     if len(texts) != HINTS or not all(isinstance(t, str) and t.strip() for t in texts):
-        return [f"{len(texts)} [[hint]]; write {HINTS} with a text each: where to look, what to measure, which mechanism, which API"]
+        return [
+            f"{len(texts)} [[hint]]; write {HINTS} with a text each: where to look, what to measure, which mechanism, which API"
+        ]
     return []
 
 
@@ -320,7 +330,9 @@ def _figure_problems(spec: dict[str, Any]) -> list[str]:
 
 def _budget_problems(spec: dict[str, Any]) -> list[str]:
     budget = spec["budget"]
-    if set(budget) != {"cpu_seconds", "memory_mib"} or not all(type(v) in (int, float) and v > 0 for v in budget.values()):
+    if set(budget) != {"cpu_seconds", "memory_mib"} or not all(
+        type(v) in (int, float) and v > 0 for v in budget.values()
+    ):
         return ["[budget] must have cpu_seconds and memory_mib, both positive numbers, and nothing else"]
     return []
 

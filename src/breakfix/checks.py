@@ -126,7 +126,9 @@ class Measured:
         from breakfix.judge import fresh_seed
 
         path = {"solution": lab.solution, "starter": lab.starter}.get(self.subject, Path(self.subject))
-        verdict = self._engine.judge(lab, path, self.seed if self.seed is not None else fresh_seed(), self.device, ask=False)
+        verdict = self._engine.judge(
+            lab, path, self.seed if self.seed is not None else fresh_seed(), self.device, ask=False
+        )
         if not verdict.frame:
             pytest.fail(f"{path}: {verdict.state}\n{verdict.detail}\n{verdict.log}".rstrip(), pytrace=False)
         return Given(lab, verdict.frame, verdict.outside, verdict.seed, verdict.device)
@@ -275,14 +277,18 @@ def ask(given: Given) -> tuple[CheckResult, ...]:
     source = _Hand(given)
     path = given.lab.checks_path
     quiet = ["-c", str(_EMPTY_INI), "--rootdir", str(path.parent), "--import-mode=importlib", "-q", "--no-header"]
-    off = [f"-pno:{name}" for name in ("cacheprovider", "junitxml", "doctest", "unraisableexception", "threadexception")]
+    off = [
+        f"-pno:{name}" for name in ("cacheprovider", "junitxml", "doctest", "unraisableexception", "threadexception")
+    ]
     pytest.main([*quiet, *off, "-p", "breakfix.checks", str(path)], plugins=[source, results])
     wanted = sorted(c.name for c in given.lab.checks)
     if results.faults:
         raise FaultyCheck("\n".join(results.faults))
     if sorted(c.name for c in results.checks) != wanted or not wanted:
         reported = ", ".join(sorted(c.name for c in results.checks)) or "none"
-        raise FaultyCheck(f"not every check reported once: wanted {', '.join(wanted) or 'at least one'}, got {reported}")
+        raise FaultyCheck(
+            f"not every check reported once: wanted {', '.join(wanted) or 'at least one'}, got {reported}"
+        )
     return tuple(results.checks)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 MAGIC = b"BFX1"
 LIMIT = 4 << 20  # bytes of one frame: a gradebook keeps thousands of them
-DTYPES = frozenset("bool int8 int16 int32 int64 uint8 float16 float32 float64".split())
+DTYPES = frozenset(["bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"])
 
 Evidence = Mapping[str, Any]
 

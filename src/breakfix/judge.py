@@ -45,7 +45,10 @@ def lacking(lab: Lab, device: str) -> tuple[str, str] | None:
     """(state, what to do) if this machine cannot run `lab` on `device`."""
     for need in lab.needs:
         if (need == "fork" or need.startswith("ranks:")) and not child.CAN_FORK:
-            return NEEDS_RANKS, f"{lab.id} starts processes by fork, which is safe on Linux only; use Linux, WSL or a container"
+            return (
+                NEEDS_RANKS,
+                f"{lab.id} starts processes by fork, which is safe on Linux only; use Linux, WSL or a container",
+            )
         for package in PACKAGES.get(need, ()):
             if not _installed(package):
                 return NEEDS_PACKAGE, f"{lab.id} needs {package}: pip install 'breakfix[{need}]'"
@@ -99,10 +102,16 @@ def _idle(job: Job) -> dict[str, float]:
 def _where(ended: child.Ended, job: Job) -> str:
     """What broke the bound, and for a timeout the lines of the learner's file where it stood."""
     bounds = job.lab.bounds
-    used = f"{ended.outside['cpu_seconds']:.1f} CPU seconds and {ended.outside['wall_seconds']:.1f} s" if ended.outside else ""
+    used = (
+        f"{ended.outside['cpu_seconds']:.1f} CPU seconds and {ended.outside['wall_seconds']:.1f} s"
+        if ended.outside
+        else ""
+    )
     allowed = f"allowed: {bounds.cpu_seconds:g} CPU seconds, {bounds.wall_seconds:g} s, {bounds.memory_mib:g} MiB, 4 MiB of evidence"
     stood = [line.strip() for line in ended.log.splitlines() if f'File "{job.path}"' in line]
-    return "\n".join([f"{ended.state} after {used} ({allowed})", *(f"it stood at {line}" for line in dict.fromkeys(stood))])
+    return "\n".join(
+        [f"{ended.state} after {used} ({allowed})", *(f"it stood at {line}" for line in dict.fromkeys(stood))]
+    )
 
 
 def _ranks(lab: Lab) -> int:

@@ -1,16 +1,17 @@
 """N ranks on this machine, forked from a process that has torch imported: for labs and measure.py.
 
     def work(rank, world):                      # a closure is fine: nothing is pickled
-        loss = torch.ones(1) * rank
-        dist.all_reduce(loss)
-        return {"loss": loss}
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        return {"total": total}
 
-    results = run_ranks(work, world=2)          # [{"loss": array([1.])}, {"loss": array([1.])}]
+    results = run_ranks(work, world=2)          # [{"total": array([2.])}, {"total": array([2.])}]
 
-A cold start of two ranks costs seconds, a fork of a warm process a quarter of a second. They meet over a file and talk gloo
-on the loopback. Each returns one evidence frame; the first one that fails ends all of them.
+Two ranks started cold take seconds, forked from a warm process a quarter of a second. They meet over a file and talk
+over the loopback. Each returns one evidence frame; the first one that fails ends all of them.
 """
 
+import json
 import os
 import selectors
 import signal
@@ -28,33 +29,41 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from breakfix.contract import Contract
 from breakfix.evidence import decode, encode
 
-GRACE_S = 5.0  # the ranks' own timeouts come first, as they say at which line
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+GRACE_S = 5.0  # the ranks' own timeouts come first, because they say at which line
+FRAME, TROUBLE = b"E", b"X"  # first byte of what a rank sends
 
 Work = Callable[[int, int], Mapping[str, Any]]
 
 
 class RankFailed(Exception):
-    """A rank raised or died: `rank` is its number, `kind` the exception's type name, `traceback` its own traceback as text."""
+    """A rank raised or died: its number, its exception's type name, and the frames of its traceback."""
 
-    def __init__(self, rank: int, kind: str, text: str):
-        super().__init__(f"rank {rank} failed with {kind}\n{text}")
-        self.rank, self.kind, self.traceback = rank, kind, text
+    def __init__(self, rank: int, kind: str, message: str, frames: traceback.StackSummary):
+        super().__init__(f"rank {rank}: {message}")
+        self.rank, self.kind, self.frames = rank, kind, frames
+        if frames:  # a cause, so that wherever this one is printed, the rank's own lines are too
+            self.__cause__ = _InTheRank("\n" + "".join(frames.format()) + message)
+
+
+class _InTheRank(Exception):
+    """Prints as the traceback of the rank."""
 
 
 def run_ranks(work: Work, world: int, *, backend: str = "gloo", timeout_s: float = 60.0) -> list[dict[str, Any]]:
-    """Run `work(rank, world)` in `world` forked processes joined in one process group; what each returned, by rank.
+    """Run `work(rank, world)` in `world` forked processes that form one process group; what each returned, by rank.
 
-    Raises RankFailed with the traceback of the rank that failed first; a collective that waits longer than `timeout_s` for the
-    other ranks is such a failure. No process and no file is left behind. `backend` may be any that is registered.
+    Raises RankFailed for the rank that failed first, or Contract if that is what it raised. A collective that waits
+    longer than `timeout_s` for the other ranks is a failure. No process and no file is left behind.
     """
     if torch.cuda.is_initialized():
-        raise RuntimeError("ranks cannot be forked once this process has touched CUDA: run it in a fresh process")
+        raise RuntimeError("this process has used CUDA, which does not survive a fork: call run_ranks in a fresh one")
     sys.stdout.flush(), sys.stderr.flush()  # else each rank would print them again
     with tempfile.TemporaryDirectory(prefix="breakfix-ranks-") as folder:
-        ranks = _Ranks(timeout_s)
+        ranks = _Ranks(timeout_s + GRACE_S)
         try:
             for rank in range(world):
                 ranks.fork(lambda rank=rank: _join_and_work(work, rank, world, backend, folder, timeout_s))
@@ -63,17 +72,17 @@ def run_ranks(work: Work, world: int, *, backend: str = "gloo", timeout_s: float
             ranks.end()
 
 
-# ------------------------------------------------------------------------------------------------------ the parent
+# ---------------------------------------------------------------------------------------------------------- the parent
 
 
 class _Ranks:
-    """The forked processes, a pipe from each, and one pipe that holds them until all have reported."""
+    """The forked processes, a pipe from each, and one pipe that holds all of them until the last has reported."""
 
-    def __init__(self, timeout_s: float):
+    def __init__(self, seconds: float):
         self.pids: list[int] = []
         self.pipes: list[int] = []
         self.hold = os.pipe()
-        self.deadline = time.monotonic() + timeout_s + GRACE_S
+        self.deadline = time.monotonic() + seconds
 
     def fork(self, run: Callable[[], bytes]) -> None:
         ours, theirs = os.pipe()
@@ -86,21 +95,15 @@ class _Ranks:
         self.pipes.append(ours)
 
     def frames(self) -> list[bytes]:
-        """One frame per rank. A rank that fails makes the others fail too: the earliest is the one that is raised."""
-        reports = [bytearray() for _ in self.pipes]
-        with selectors.DefaultSelector() as selector:
-            for rank, fd in enumerate(self.pipes):
-                selector.register(fd, selectors.EVENT_READ, rank)
-            while selector.get_map() and (left := self.deadline - time.monotonic()) > 0:
-                for key, _ in selector.select(left):
-                    if not _read_into(reports[key.data], key.fd):
-                        selector.unregister(key.fd)
-                        if reports[key.data][:1] != b"E":
-                            self.deadline = min(
-                                self.deadline, time.monotonic() + 0.2
-                            )  # for the others to say their part
-            unheard = [key.data for key in selector.get_map().values()]
-        _raise_first_failure(reports, unheard)
+        """One frame per rank. Raises what the rank raised that failed first: the others fail because of it."""
+        reports, unheard = self._listen()
+        troubles = [(json.loads(r[1:]), rank) for rank, r in enumerate(reports) if r[:1] == TROUBLE]
+        silent = [rank for rank, r in enumerate(reports) if not r and rank not in unheard]
+        if troubles:
+            _raise(*min(troubles, key=lambda t: t[0]["time"]), silent)
+        for ranks, what in ((silent, "ended before it had returned: killed, aborted or exited"), (unheard, "is stuck")):
+            if ranks:
+                raise RankFailed(ranks[0], "", what, traceback.StackSummary())
         return [bytes(report[1:]) for report in reports]
 
     def end(self) -> None:
@@ -114,61 +117,69 @@ class _Ranks:
         for fd in (*self.pipes, *self.hold):
             os.close(fd)
 
-
-def _read_into(report: bytearray, fd: int) -> bool:
-    chunk = os.read(fd, 1 << 16)
-    report += chunk
-    return bool(chunk)
-
-
-def _raise_first_failure(reports: list[bytearray], unheard: list[int]) -> None:
-    silent = [rank for rank, report in enumerate(reports) if not report and rank not in unheard]
-    words = "".join(
-        f"rank {rank} ended before it had returned anything (killed, aborted, or os._exit)\n" for rank in silent
-    )
-    failed = [
-        (*bytes(report[1:]).decode(errors="replace").split("\n", 2), rank)
-        for rank, report in enumerate(reports)
-        if report[:1] == b"X"
-    ]
-    if failed:
-        _, kind, text, rank = min(failed, key=lambda report: float(report[0]))
-        raise RankFailed(rank, kind, text + words)
-    if silent:
-        raise RankFailed(silent[0], "no exception", words)
-    if unheard:
-        raise RankFailed(unheard[0], "TimeoutError", "It has not returned in time.")
+    def _listen(self) -> tuple[list[bytearray], list[int]]:
+        """What each rank sent, and the ranks that had not ended by the deadline."""
+        reports = [bytearray() for _ in self.pipes]
+        with selectors.DefaultSelector() as selector:
+            for rank, fd in enumerate(self.pipes):
+                selector.register(fd, selectors.EVENT_READ, rank)
+            while selector.get_map() and (left := self.deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    chunk = os.read(key.fd, 1 << 16)
+                    reports[key.data] += chunk
+                    if not chunk:
+                        selector.unregister(key.fd)
+                        if reports[key.data][:1] != FRAME:  # the others have a moment to say what they saw
+                            self.deadline = min(self.deadline, time.monotonic() + 0.3)
+            return reports, [key.data for key in selector.get_map().values()]
 
 
-# -------------------------------------------------------------------------------------------------------- the rank
+def _raise(trouble: dict[str, Any], rank: int, silent: list[int]) -> None:
+    if trouble["kind"] == Contract.__name__:
+        raise Contract(trouble["message"])
+    message = f"{trouble['kind']}: {trouble['message']}"
+    message += "".join(f"\nrank {r} ended before it had returned: killed, aborted or exited" for r in silent)
+    frames = [traceback.FrameSummary(file, line, name, line=text) for file, line, name, text in trouble["frames"]]
+    raise RankFailed(rank, trouble["kind"], message, traceback.StackSummary.from_list(frames))
+
+
+# ------------------------------------------------------------------------------------------------------------ the rank
 
 
 def _join_and_work(work: Work, rank: int, world: int, backend: str, folder: str, timeout_s: float) -> bytes:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     torch.set_num_threads(1)  # a thread pool does not survive a fork
     store = dist.FileStore(str(Path(folder, "store")), world)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     return encode(work(rank, world))
 
 
 def _report(run: Callable[[], bytes], pipe: int, hold: int) -> None:
-    """Send b"E" and the frame, or b"X", the time and the traceback. Never returns: a rank must not run its parent's code."""
+    """Send what `run` returns or how it failed. Never returns: a rank must not go on with its parent's code."""
     try:
         try:
-            report = b"E" + run()
+            report = FRAME + run()
         except BaseException as error:
-            lines = traceback.format_exception(type(error), error, _without_ours(error.__traceback__))
-            report = f"X{time.monotonic()}\n{type(error).__name__}\n{''.join(lines)}".encode()
-        view = memoryview(report)
-        while view:
-            view = view[os.write(pipe, view) :]
+            report = TROUBLE + json.dumps(_trouble(error)).encode()
+        _write_all(pipe, report)
         os.close(pipe)
-        if report[:1] == b"E":
-            os.read(hold, 1)  # a rank that left early would cut off those that still talk to it
+        if report[:1] == FRAME:
+            os.read(hold, 1)  # who leaves early cuts off those that still talk to it
     finally:
         with suppress(Exception):
             sys.stdout.flush(), sys.stderr.flush()
-        os._exit(0)  # without tearing the group down, which may abort the process on gloo
+        os._exit(0)  # without tearing the group down, which on gloo aborts the process now and then
+
+
+def _trouble(error: BaseException) -> dict[str, Any]:
+    frames = traceback.extract_tb(_without_ours(error.__traceback__))
+    return {
+        "time": time.monotonic(),
+        "kind": type(error).__name__,
+        "message": str(error),
+        "frames": [[f.filename, f.lineno, f.name, f.line] for f in frames],
+    }
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
@@ -176,3 +187,9 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -88,8 +88,10 @@ def own_words(error: BaseException, path: str) -> str:
         return f"Contract: {error}"
     if isinstance(error, UnicodeDecodeError):
         return f"{path} is not a text file in UTF-8: {error.reason} at byte {error.start}"
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((i for i, f in enumerate(frames) if f.filename == path), 0 if not isinstance(error, SyntaxError) else None)
+    frames = getattr(error, "frames", None) or traceback.extract_tb(error.__traceback__)  # RankFailed brings the rank's
+    first = next(
+        (i for i, f in enumerate(frames) if f.filename == path), 0 if not isinstance(error, SyntaxError) else None
+    )
     shown = frames[first:] if first is not None else []
     head = "Traceback (most recent call last):\n" if shown else ""
     return head + "".join(traceback.format_list(shown) + traceback.format_exception_only(error)).rstrip()

@@ -147,7 +147,7 @@ def serve(listener: socket.socket) -> None:
 
     import pytest  # noqa: F401
     import torch
-    import torch._dynamo  # noqa: F401  optimizers import it at their first step: two seconds
+    import torch._dynamo
 
     import breakfix.judge  # noqa: F401
 
@@ -205,8 +205,10 @@ def _judge_fresh(job: Job, ask: bool) -> Verdict:
         env=os.environ | ENVIRONMENT,
     )
     marker, _, answer = done.stdout.rpartition(_FRESH)
-    if done.returncode or not marker and not answer:
-        raise EngineFailed(f"the judging process ended before its verdict\n{done.stderr.decode(errors='replace')[-2000:]}")
+    if done.returncode or (not marker and not answer):
+        raise EngineFailed(
+            f"the judging process ended before its verdict\n{done.stderr.decode(errors='replace')[-2000:]}"
+        )
     return _verdict(answer)
 
 

@@ -1,6 +1,7 @@
 """Every private torch name that breakfix uses, one function each: such names move, and then one line here says so."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 
 import torch
@@ -15,8 +16,6 @@ def _moved(name: str, error: Exception) -> ImportError:
 
 def flight_recorders() -> dict[str, list[dict]]:
     """The entries that PyTorch's Flight Recorders hold: gloo writes to the general one, NCCL to one of its own."""
-    import json
-
     try:
         from torch._C import _distributed_c10d as c10d
 
@@ -30,8 +29,6 @@ def flight_recorders() -> dict[str, list[dict]]:
 
 def register_backend(group, device: str, name: str, backend) -> None:
     """Make `backend`, a "gloo" or "nccl" one, what a Python process group uses for `device`, and its default."""
-    import torch
-
     kind = getattr(torch.distributed.ProcessGroup.BackendType, name.upper())
     try:
         group._register_backend(torch.device(device), kind, backend)
@@ -71,3 +68,24 @@ def foreach_default_on(device_type: str) -> Iterator[None]:
         yield
     finally:
         setattr(optimizer, name, original)
+
+
+def empty_host_cache() -> None:
+    """Return the pinned memory that nobody uses to the system; `torch.accelerator.empty_host_cache` from 2.14 on."""
+    try:
+        torch._C._host_emptyCache()
+    except AttributeError as error:
+        raise _moved("torch._C._host_emptyCache", error) from error
+
+
+@contextlib.contextmanager
+def host_cache_emptied_by(empty_cache) -> Iterator[None]:
+    """Let `empty_cache()` stand in for the real one meanwhile, as 2.11 has no public name for it."""
+    original = getattr(torch._C, "_host_emptyCache", None)
+    if original is None:
+        raise _moved("torch._C._host_emptyCache", AttributeError("_host_emptyCache"))
+    torch._C._host_emptyCache = empty_cache
+    try:
+        yield
+    finally:
+        torch._C._host_emptyCache = original

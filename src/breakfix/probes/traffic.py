@@ -7,10 +7,10 @@
     train_step()
     print(traffic.table(log[start:]))
 
-Two sources that know nothing of each other. `count` registers a process group that writes down what it is asked for and
-hands it on; every group that names no other backend is one of these. `recording` reads PyTorch's own Flight Recorder, which
-sees the collectives of *every* group of the process, and needs no change to the script. Whatever one of them missed,
-`disagreement` puts into a sentence.
+Two sources that know nothing of each other. `count` registers a process group that writes down what it is asked for
+and hands it on; every group that names no other backend is one of these. `recording` reads PyTorch's own Flight
+Recorder, which sees the collectives of every group of the process and needs no change to the script. What one of them
+missed, `disagreement` says.
 """
 
 import math
@@ -63,8 +63,8 @@ LINKS = (
 def count(inner: dict[str, str] | None = None) -> list[Collective]:
     """Register the backend "counted" and return the list that its groups will fill, one entry per collective.
 
-    `inner` says who does the work for which device; as it stands gloo for the CPU and, where there is a GPU, NCCL for it.
-    Two ranks on one GPU need {"cpu": "gloo", "cuda": "gloo"}, since NCCL refuses to share a card.
+    `inner` says who does the work for which device: without it gloo for the CPU and, where there is a GPU, NCCL for
+    that. Two ranks on one GPU need {"cpu": "gloo", "cuda": "gloo"}, since NCCL refuses to share a card.
     """
     inner = inner or ({"cpu": "gloo", "cuda": "nccl"} if torch.cuda.is_available() else {"cpu": "gloo"})
     log: list[Collective] = []
@@ -106,8 +106,8 @@ class CountingGroup(dist.ProcessGroup):
         return getattr(self.inner[device], method)(*args, **kwargs)
 
 
-# ProcessGroup's methods, the op's usual name, and which argument holds what this rank puts in. Some were renamed in 2.14:
-# both names are here, and those that this torch does not have are left out.
+# ProcessGroup's methods, the op's usual name, and which argument holds what this rank puts in. Some were renamed in
+# 2.14: both names are here, and those that this torch does not have are left out.
 _METHODS = {
     "allreduce": ("all_reduce", 0),
     "allreduce_coalesced": ("all_reduce", 0),
@@ -168,10 +168,10 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def recording() -> Iterator[list[Collective]]:
-    """Fill a list with the collectives that PyTorch's Flight Recorder saw inside the block, whichever group they used.
+    """Fill a list with the collectives that PyTorch's Flight Recorder saw inside the block, in whichever group.
 
-    It is on by default and keeps the last 2000 (TORCH_FR_BUFFER_SIZE, read at the first collective). Raises RuntimeError
-    where more than that took place.
+    It is on by default and keeps the last 2000 (TORCH_FR_BUFFER_SIZE, read at the first collective). Raises
+    RuntimeError where more than that took place.
     """
     before = {name: _last(entries) for name, entries in _torch.flight_recorders().items()}
     seen: list[Collective] = []
@@ -188,7 +188,7 @@ def _last(entries: list[dict]) -> int:
 
 
 def _as_collective(entry: dict) -> Collective:
-    """One of its entries, as in {"profiling_name": "gloo:all_reduce", "input_sizes": [[4225]], "input_dtypes": ["Float"]}."""
+    """From an entry such as {"profiling_name": "gloo:all_reduce", "input_sizes": [[9]], "input_dtypes": ["Float"]}."""
     op = entry["profiling_name"].rpartition(":")[2].split(" ")[0].removeprefix("_")
     dtypes = [_DTYPES[name] for name in entry["input_dtypes"]]
     size = dtypes[0].itemsize if dtypes else 0  # one collective has one dtype
@@ -230,10 +230,10 @@ def bytes_by_dtype(collectives: Iterable[Collective]) -> dict[str, int]:
 
 
 def disagreement(counted: Iterable[Collective], recorded: Iterable[Collective]) -> str:
-    """Where the counting group and the Flight Recorder differ, in words; "" if they saw the same bytes of the same dtypes.
+    """Where the counting group and the Flight Recorder differ, in words; "" if they saw the same bytes per dtype.
 
     Bytes and not entries are compared, since a backend may split one collective into several. Sends and receives are
-    left aside.
+    left aside: gloo's are not recorded.
     """
     ours, theirs = (bytes_by_dtype(c for c in source if c.op not in POINT_TO_POINT) for source in (counted, recorded))
     different = [
@@ -247,7 +247,7 @@ def disagreement(counted: Iterable[Collective], recorded: Iterable[Collective]) 
 def sent_bytes(collective: Collective, world: int) -> float:
     """Bytes that a rank sends for it, the mean over `world` ranks, by the algorithm that moves fewest.
 
-    An all-reduce of n bytes takes 2(N-1)/N n: each byte but one's own share goes out once to be summed and once as a sum.
+    An all-reduce of B bytes takes 2(N-1)/N B: all but one's own share goes out once to be summed, and once as a sum.
     """
     return _COST[collective.op](world) * collective.bytes if collective.op in _COST else 0.0
 

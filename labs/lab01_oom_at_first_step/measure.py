@@ -1,0 +1,221 @@
+"""Measure lab01: train models of known size, weights and batches on a card with room for 4.6 times their parameters."""
+
+import gc
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from breakfix.contract import describe, expect, function
+from breakfix.probes.memory import Card
+
+ITEMS = 1024
+BUDGET = 4.6  # all bytes are in units of the reference model's parameters
+SAMPLES = 512  # elements of each parameter that become evidence
+OWNED = ("parameters", "gradients", "optimizer state", "kept", "buffers")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A size of model, and the sizes of the batches that it is trained on, one update each."""
+
+    width: int
+    depth: int
+    batches: tuple[int, ...]
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of all parameters of the reference model."""
+        return sum(p.numel() * p.element_size() for p in skeleton(self).parameters())
+
+
+EVEN, RAGGED = (32, 32, 32, 32, 32, 32), (32, 1, 24, 2, 32, 1)
+# The largest comes first: what a smaller one leaves behind must not add to the peak that is seen from outside.
+ON_CPU = {"large": Regime(384, 10, (32, 8)), "even": Regime(128, 10, EVEN), "ragged": Regime(128, 10, RAGGED)}
+# 411 MB of parameters: against that, the workspaces of cuBLAS are small.
+ON_CUDA = {"large": Regime(1024, 12, (32, 8)), "even": Regime(1024, 12, EVEN), "ragged": Regime(1024, 12, RAGGED)}
+
+
+def regimes(device: torch.device) -> dict[str, Regime]:
+    return ON_CUDA if device.type == "cuda" else ON_CPU
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class NextItem(nn.Module):
+    """The reference architecture."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(ITEMS, width)
+        self.blocks = nn.Sequential(*(Residual(width) for _ in range(depth)))
+        self.head = nn.Linear(width, ITEMS)
+
+    def forward(self, items: Tensor) -> Tensor:
+        return self.head(self.blocks(self.embedding(items)))
+
+
+def skeleton(regime: Regime) -> nn.Module:
+    """The reference model without a byte of memory."""
+    with torch.device("meta"):
+        return NextItem(regime.width, regime.depth)
+
+
+def inputs(seed: int) -> dict:
+    """Batches of items by regime, and the places (as fractions of a tensor) whose elements become evidence."""
+    g = torch.Generator().manual_seed(seed)
+    sizes = {name: regime.batches for name, regime in ON_CPU.items()}
+    return {
+        "seed": seed,
+        "batches": {name: [_batch(size, g) for size in sizes[name]] for name in sizes},
+        "places": torch.rand(SAMPLES, generator=g, dtype=torch.float64),
+    }
+
+
+def _batch(size: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randint(ITEMS, (size,), generator=g), torch.randint(ITEMS, (size,), generator=g)
+
+
+@torch.no_grad()
+def set_weights(model: nn.Module, seed: int) -> None:
+    """Write weights that only the seed decides into the model's own tensors."""
+    g = torch.Generator().manual_seed(seed + 1)
+    for name, p in sorted(model.named_parameters()):
+        drawn = torch.randn(p.shape, generator=g)
+        p.copy_(drawn / p.shape[-1] ** 0.5 if p.ndim == 2 else 0.1 * drawn + name.endswith("norm.weight"))
+
+
+@torch.no_grad()
+def sample(model: nn.Module, places: Tensor) -> Tensor:
+    """[parameters, SAMPLES] float32: elements of each parameter at the secret places, in the order of their names."""
+    flat = [p.detach().reshape(-1) for _, p in sorted(model.named_parameters())]
+    return torch.stack([f[(places * f.numel()).long().to(f.device)].float().cpu() for f in flat])
+
+
+def measure(subject, seed: int, device: torch.device) -> dict:
+    build = function(subject, "build(device, width, depth) -> tuple[nn.Module, Any]")
+    train_step = function(subject, "train_step(model, state, batch) -> float")
+    drawn, evidence = inputs(seed), {"budget": BUDGET}
+    for name, regime in regimes(device).items():
+        evidence |= {
+            f"{name}.{key}": v for key, v in _with_a_budget(build, train_step, regime, name, drawn, device).items()
+        }
+        gc.collect()
+    evidence |= _without_a_budget(build, train_step, drawn, device)
+    return evidence | (_on_the_real_card(build, train_step, drawn, device) if device.type == "cuda" else {})
+
+
+def _built(build, regime: Regime, seed: int, device: torch.device) -> tuple[nn.Module, object]:
+    """The subject's model with our weights, and its state. Raises Contract."""
+    made = build(device, regime.width, regime.depth)
+    pair = isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)
+    expect(pair, "build", wanted="an nn.Module and what else train_step needs", got=describe(made))
+    wanted = {name: list(p.shape) for name, p in skeleton(regime).named_parameters()}
+    found = {name: list(p.shape) for name, p in made[0].named_parameters()}
+    odd = [f"{name} {found.get(name, 'missing')}" for name in wanted | found if wanted.get(name) != found.get(name)]
+    expect(not odd, "build", wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
+    return made
+
+
+def _step(train_step, model: nn.Module, state, batch: tuple[Tensor, Tensor]) -> float:
+    loss = train_step(model, state, batch)
+    expect(isinstance(loss, float | int), "train_step", wanted="the loss as a float", got=describe(loss))
+    return float(loss)
+
+
+def _train(card: Card, build, train_step, regime: Regime, batches, seed: int) -> tuple[nn.Module, list[float]]:
+    """Build without a budget, take our weights, then one update per batch until the card refuses one."""
+    device, budget, losses = batches[0][0].device, card.budget, []
+    card.budget = None
+    with card:
+        model, state = _built(build, regime, seed, device)
+    set_weights(model, seed)
+    card.budget = budget
+    try:
+        with card:
+            for batch in batches:
+                losses.append(_step(train_step, model, state, batch))
+                card.end_step()
+    except torch.OutOfMemoryError:
+        pass  # the card has written it down
+    return model, losses
+
+
+def _with_a_budget(build, train_step, regime: Regime, name: str, drawn: dict, device: torch.device) -> dict:
+    batches = [tuple(t.to(device) for t in batch) for batch in drawn["batches"][name]]
+    card = Card(device, int(BUDGET * regime.bytes))
+    model, losses = _train(card, build, train_step, regime, batches, drawn["seed"])
+    return {
+        "parameter_bytes": regime.bytes,
+        "peak": card.peak.bytes / regime.bytes,
+        "peak_at": str(card.peak),
+        "refusals": [str(moment) for moment in card.refusals],
+        "dies_in": card.refusals[0].phase if card.refusals else "nowhere",
+        "losses": torch.tensor(losses, dtype=torch.float64),
+        "dtypes": sorted({str(p.dtype) for p in model.parameters()}),
+        "final": sample(model, drawn["places"]),
+    }
+
+
+def _without_a_budget(build, train_step, drawn: dict, device: torch.device) -> dict:
+    """What two updates would need if nobody refused: with whole batches, and with half of each."""
+    regime, evidence = regimes(device)["even"], {}
+    for name, items in (("whole", 32), ("half", 16)):
+        batches = [tuple(t[:items].to(device) for t in batch) for batch in drawn["batches"]["even"][:2]]
+        card = Card(device)
+        _train(card, build, train_step, regime, batches, drawn["seed"])
+        held = {kind: size / regime.bytes for kind, size in card.peak.held.items()}
+        timeline = [(op, size / regime.bytes) for op, size in card.timeline]
+        evidence |= {
+            f"{name}.peak": card.peak.bytes / regime.bytes,
+            f"{name}.peak_at": str(card.peak),
+            f"{name}.held": held,
+            f"{name}.beside": sum(size for kind, size in held.items() if kind not in OWNED),
+            f"{name}.timeline": torch.tensor(timeline, dtype=torch.float32),
+        }
+    evidence["whole.bytes_per_parameter"] = 4 * evidence["whole.peak"]
+    evidence["half.saves"] = 1 - evidence["half.peak"] / evidence["whole.peak"]
+    return evidence
+
+
+def _on_the_real_card(build, train_step, drawn: dict, device: torch.device) -> dict:
+    """CUDA's own count of the same training, and what happens under a real cap. Not run on a GPU yet."""
+    regime, evidence = regimes(device)["even"], {}
+    batches = [tuple(t.to(device) for t in batch) for batch in drawn["batches"]["even"]]
+    torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)  # cuBLAS takes its workspace once
+    workspace, total = torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    for name, cap in (("allocated", None), ("capped", int(1.02 * (BUDGET * regime.bytes + workspace)))):
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        torch.cuda.set_per_process_memory_fraction(1.0 if cap is None else cap / total, device)
+        try:
+            model, state = _built(build, regime, drawn["seed"], device)
+            set_weights(model, drawn["seed"])
+            for batch in batches:
+                train_step(model, state, batch)
+            evidence[f"{name}.error"] = ""
+        except torch.OutOfMemoryError as error:  # shown, never graded: the cap is on segments, not on tensors
+            evidence[f"{name}.error"] = str(error)
+        evidence[f"{name}.peak"] = (torch.cuda.max_memory_allocated(device) - workspace) / regime.bytes
+        model = state = None
+    torch.cuda.set_per_process_memory_fraction(1.0, device)
+    return evidence
+
+
+# The engine measures this one too: what the measurement itself occupies, seen from outside.
+IDLE = SimpleNamespace(
+    build=lambda device, width, depth: (NextItem(width, depth).to(device), None),
+    train_step=lambda model, state, batch: 0.0,
+)

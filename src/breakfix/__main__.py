@@ -1,0 +1,5 @@
+"""`python -m breakfix` is `breakfix`."""
+
+from breakfix.cli import main
+
+main()

@@ -1,0 +1,71 @@
+"""What this machine can run."""
+
+import os
+import shutil
+import sys
+from typing import Any
+
+from breakfix import child
+from breakfix.catalog import Catalog
+from breakfix.judge import lacking, versions
+
+
+def examine(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    """Versions, devices, what the engine can see from outside, and for each lab whether it runs here."""
+    return {"versions": versions(), "machine": _machine(), "cuda": _cuda(), "engine": _engine(), "labs": _labs(catalog)}
+
+
+def _machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "system": sys.platform,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": _memory(),
+        "/dev/shm": f"{shutil.disk_usage('/dev/shm').total >> 20} MiB" if os.path.isdir("/dev/shm") else "none",
+        "torch threads": torch.get_num_threads(),
+    }
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB"
+    except (ValueError, OSError, AttributeError):
+        return "unknown"
+
+
+def _cuda() -> dict[str, Any]:
+    import torch
+
+    built = {"torch was built for": torch.version.cuda or "CPU only"}
+    if not torch.cuda.is_available():
+        return built | {"device": "none: every lab runs on the CPU, and says what only a GPU would show"}
+    card = torch.cuda.get_device_properties(0)
+    return built | {
+        "devices": torch.cuda.device_count(),
+        "device": f"{card.name}, {card.total_memory >> 20} MiB, sm_{card.major}{card.minor}",
+        "kernels for": ", ".join(torch.cuda.get_arch_list()),
+    }
+
+
+def _engine() -> dict[str, Any]:
+    if not child.CAN_FORK:
+        return {
+            "verdicts": "a fresh process each, 2 to 4 s; memory and CPU time are not seen from outside (Linux only)"
+        }
+    return {
+        "verdicts": "forked from a warm process; memory and CPU time bounded and seen from outside",
+        "private loopback": "yes" if _private_loopback() else "no: bytes between ranks are counted inside only",
+        "isolation": "none: your own code runs as you",
+    }
+
+
+def _private_loopback() -> bool:
+    """Tried in a child, since a process that has entered a network of its own cannot leave it."""
+    from breakfix.sandbox import private_loopback
+
+    return child.run_child(lambda: b"yes" if private_loopback() else b"no", child.Bounds()).data == b"yes"
+
+
+def _labs(catalog: Catalog) -> dict[str, Any]:
+    return {lab.id: missing[1] if (missing := lacking(lab, "cpu")) else "runs here" for lab in catalog}

@@ -1,0 +1,1 @@
+"""How evidence and verdicts are shown to people. Importing this package imports nothing else: each form has a module."""
