@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from breakfix.contract import describe, expect, function
-from breakfix.probes.memory import Card
+from breakfix.probes.memory import Card, Moment
 
 ITEMS = 1024
 BUDGET = 4.6  # all bytes are in units of the reference model's parameters
@@ -106,14 +106,38 @@ def sample(model: nn.Module, places: Tensor) -> Tensor:
 def measure(subject, seed: int, device: torch.device) -> dict:
     build = function(subject, "build(device, width, depth) -> tuple[nn.Module, Any]")
     train_step = function(subject, "train_step(model, state, batch) -> float")
-    drawn, evidence = inputs(seed), {"budget": BUDGET}
+    drawn, evidence, ledger = inputs(seed), {"budget": BUDGET}, Ledger()
     for name, regime in regimes(device).items():
-        evidence |= {
-            f"{name}.{key}": v for key, v in _with_a_budget(build, train_step, regime, name, drawn, device).items()
-        }
-        gc.collect()
-    evidence |= _without_a_budget(build, train_step, drawn, device)
+        card = Card(device, int(BUDGET * regime.bytes))
+        found = _with_a_budget(card, build, train_step, regime, drawn["batches"][name], drawn)
+        evidence |= {f"{name}.{key}": value for key, value in found.items()}
+        ledger.close(card)
+    for name, items in (("whole", 32), ("half", 16)):
+        card = Card(device)
+        found = _without_a_budget(card, build, train_step, regimes(device)["even"], items, drawn)
+        evidence |= {f"{name}.{key}": value for key, value in found.items()}
+        ledger.close(card)
+    evidence["half.saves"] = 1 - evidence["half.peak"] / evidence["whole.peak"]
+    evidence["counted_bytes"] = ledger.most
     return evidence | (_on_the_real_card(build, train_step, drawn, device) if device.type == "cuda" else {})
+
+
+@dataclass
+class Ledger:
+    """The most bytes that the cards of one process counted, whatever earlier ones left behind included."""
+
+    left: int = 0
+    most: int = 0
+
+    def close(self, card: Card) -> None:
+        self.most = max(self.most, self.left + _highest(card).bytes)
+        gc.collect()  # a model that a hook refers to is a cycle
+        self.left += card.in_use
+
+
+def _highest(card: Card) -> Moment:
+    """The peak, or what a refused operator asked for if that is more: the operator has run, after all."""
+    return max([card.peak, *card.refusals], key=lambda moment: moment.bytes)
 
 
 def _built(build, regime: Regime, seed: int, device: torch.device) -> tuple[nn.Module, object]:
@@ -134,13 +158,15 @@ def _step(train_step, model: nn.Module, state, batch: tuple[Tensor, Tensor]) -> 
     return float(loss)
 
 
-def _train(card: Card, build, train_step, regime: Regime, batches, seed: int) -> tuple[nn.Module, list[float]]:
+def _train(card: Card, build, train_step, regime: Regime, batches, drawn: dict) -> tuple[nn.Module, list[float]]:
     """Build without a budget, take our weights, then one update per batch until the card refuses one."""
-    device, budget, losses = batches[0][0].device, card.budget, []
+    device, budget, losses = torch.device(card.device), card.budget, []
+    batches = [tuple(t.to(device) for t in batch) for batch in batches]
     card.budget = None
     with card:
-        model, state = _built(build, regime, seed, device)
-    set_weights(model, seed)
+        model, state = _built(build, regime, drawn["seed"], device)
+        card.add(model)  # so that its parameters and gradients are known by name, whoever steps
+    set_weights(model, drawn["seed"])
     card.budget = budget
     try:
         with card:
@@ -152,14 +178,12 @@ def _train(card: Card, build, train_step, regime: Regime, batches, seed: int) ->
     return model, losses
 
 
-def _with_a_budget(build, train_step, regime: Regime, name: str, drawn: dict, device: torch.device) -> dict:
-    batches = [tuple(t.to(device) for t in batch) for batch in drawn["batches"][name]]
-    card = Card(device, int(BUDGET * regime.bytes))
-    model, losses = _train(card, build, train_step, regime, batches, drawn["seed"])
+def _with_a_budget(card: Card, build, train_step, regime: Regime, batches, drawn: dict) -> dict:
+    model, losses = _train(card, build, train_step, regime, batches, drawn)
     return {
         "parameter_bytes": regime.bytes,
-        "peak": card.peak.bytes / regime.bytes,
-        "peak_at": str(card.peak),
+        "peak": _highest(card).bytes / regime.bytes,
+        "peak_at": str(_highest(card)),
         "refusals": [str(moment) for moment in card.refusals],
         "dies_in": card.refusals[0].phase if card.refusals else "nowhere",
         "losses": torch.tensor(losses, dtype=torch.float64),
@@ -168,25 +192,19 @@ def _with_a_budget(build, train_step, regime: Regime, name: str, drawn: dict, de
     }
 
 
-def _without_a_budget(build, train_step, drawn: dict, device: torch.device) -> dict:
-    """What two updates would need if nobody refused: with whole batches, and with half of each."""
-    regime, evidence = regimes(device)["even"], {}
-    for name, items in (("whole", 32), ("half", 16)):
-        batches = [tuple(t[:items].to(device) for t in batch) for batch in drawn["batches"]["even"][:2]]
-        card = Card(device)
-        _train(card, build, train_step, regime, batches, drawn["seed"])
-        held = {kind: size / regime.bytes for kind, size in card.peak.held.items()}
-        timeline = [(op, size / regime.bytes) for op, size in card.timeline]
-        evidence |= {
-            f"{name}.peak": card.peak.bytes / regime.bytes,
-            f"{name}.peak_at": str(card.peak),
-            f"{name}.held": held,
-            f"{name}.beside": sum(size for kind, size in held.items() if kind not in OWNED),
-            f"{name}.timeline": torch.tensor(timeline, dtype=torch.float32),
-        }
-    evidence["whole.bytes_per_parameter"] = 4 * evidence["whole.peak"]
-    evidence["half.saves"] = 1 - evidence["half.peak"] / evidence["whole.peak"]
-    return evidence
+def _without_a_budget(card: Card, build, train_step, regime: Regime, items: int, drawn: dict) -> dict:
+    """What two updates need if nobody refuses, on the first `items` of each batch."""
+    batches = [tuple(t[:items] for t in batch) for batch in drawn["batches"]["even"][:2]]
+    _train(card, build, train_step, regime, batches, drawn)
+    held = {kind: size / regime.bytes for kind, size in card.peak.held.items()}
+    return {
+        "peak": card.peak.bytes / regime.bytes,
+        "peak_at": str(card.peak),
+        "bytes_per_parameter": 4 * card.peak.bytes / regime.bytes,
+        "held": held,
+        "beside": sum(size for kind, size in held.items() if kind not in OWNED),
+        "timeline": torch.tensor([(op, size / regime.bytes) for op, size in card.timeline], dtype=torch.float32),
+    }
 
 
 def _on_the_real_card(build, train_step, drawn: dict, device: torch.device) -> dict:

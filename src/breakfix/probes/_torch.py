@@ -89,3 +89,11 @@ def host_cache_emptied_by(empty_cache) -> Iterator[None]:
         yield
     finally:
         torch._C._host_emptyCache = original
+
+
+def sleep_on_stream(cycles: int) -> None:
+    """Keep the current CUDA stream busy for so many cycles, and return at once."""
+    try:
+        torch.cuda._sleep(cycles)
+    except AttributeError as error:
+        raise _moved("torch.cuda._sleep", error) from error

@@ -91,7 +91,7 @@ class Card(_torch.dispatch_mode()):
         return super().__enter__()
 
     def __exit__(self, *error):
-        self._name()
+        self._name(*self._owners)
         self._undo.close()
         return super().__exit__(*error)
 
@@ -105,14 +105,14 @@ class Card(_torch.dispatch_mode()):
         """Count what was made before the card was entered, and know it by name from now on."""
         self._owners.update(thing for thing in things if not isinstance(thing, Tensor))
         refused = self._count("add", [t for thing in things for t, _ in _own(thing)])
-        self._name()
+        self._name(*self._owners)
         if refused:
             raise refused
 
     def end_step(self) -> None:
         """Close a training step: the next operator belongs to the next one."""
         self._stepping = False
-        self._name()
+        self._name(*self._owners)
         self._bury()
         for block in self._live.values():
             if block.kind in ("activations", "temporaries"):
@@ -177,7 +177,7 @@ class Card(_torch.dispatch_mode()):
             self.timeline.append((self.ops, size))
 
     def _refuse(self, op: str, wanted: int) -> torch.OutOfMemoryError:
-        self._name()
+        self._name(*self._owners)
         moment = self._moment(op, wanted)
         self.refusals.append(moment)
         self.timeline += [(self.ops, wanted), (self.ops, self._bytes)]
@@ -191,21 +191,23 @@ class Card(_torch.dispatch_mode()):
         return Moment(size, self.step, self._phase, op, _line(), tuple(self._live.values()))
 
     def _turn(self, phase: str) -> None:
-        if phase != self._phase:
-            self._name()
-            self._phase = phase
+        if phase != self._phase == "backward" and not self._stepping:
+            self._name(*self._owners)
+        self._phase = phase
 
-    def _name(self) -> None:
+    def _name(self, *owners: nn.Module | Optimizer) -> None:
         """Tell parameters, gradients and state apart while they are where their owner keeps them."""
-        for tensor, kind in (owned for owner in list(self._owners) for owned in _own(owner)):
+        for tensor, kind in (owned for owner in owners for owned in _own(owner)):
             if tensor.layout is torch.strided and id(tensor.untyped_storage()) in self._live:
                 self._live[id(tensor.untyped_storage())].kind = kind
 
     def _before_step(self, optimizer, args, kwargs):
         self._owners.add(optimizer)
+        self._name(optimizer)
         self._stepping = True
 
     def _after_step(self, optimizer, args, kwargs):
+        self._name(optimizer)
         self._stepping = False
 
 

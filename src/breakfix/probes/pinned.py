@@ -90,12 +90,12 @@ class HostStats:
 
 
 @contextmanager
-def watch_pinned() -> Iterator["HostStats | FakePinning"]:
+def watch_pinned(device: torch.device | str | None = None) -> Iterator["HostStats | FakePinning"]:
     """Watch pinned memory from an empty cache on: `held`, `held_peak`, `allocations`, and `source`.
 
-    With CUDA PyTorch's own counters ("measured"), without it a `FakePinning` ("modelled").
+    For a CUDA device PyTorch's own counters ("measured"), else a `FakePinning` ("modelled"); default: what is there.
     """
-    if torch.cuda.is_available():
+    if torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda":
         _torch.empty_host_cache()
         torch.cuda.reset_peak_host_memory_stats()
         yield HostStats()

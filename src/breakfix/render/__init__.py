@@ -1,1 +1,1 @@
-"""How evidence and verdicts are shown to people. Importing this package imports nothing else: each form has a module."""
+"""How evidence and verdicts are shown to people: in the terminal, as tables, as figures. Each form is a module."""

@@ -1,62 +1,38 @@
 """A lab's figure as SVG: broken beside fixed, drawn from their evidence as [figure] of lab.toml says.
 
-The SVG is meant to stand inside a page: transparent, in the colour of the text around it, its words selectable, its bytes
-the same for the same evidence. Colour carries nothing alone: lines differ by dash and marker, bars by hatch, the cells of
-a matrix hold their numbers. A value that is nan or inf is a cross at the foot of the plot, never a silent gap.
+The SVG is meant to stand inside a page: transparent, in the colour of the text around it, its words selectable, its
+bytes the same for the same evidence. What the kinds look like is in breakfix.render.plots.
 """
 
 import html
 import io
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from breakfix.catalog import Lab
 from breakfix.evidence import Evidence
+from breakfix.render.plots import KINDS, STYLE, Sides, Spec, series
 from breakfix.render.terminal import number
-
-WIDTH, HEIGHT = 7.6, 3.3  # inches
-MOST_POINTS = 300  # of one line: more only makes the page heavier
-# Each readable on white and on the dark page (contrast of 3:1 or more with both).
-COLOURS, DASHES, MARKERS = ("#2878c8", "#c2571a", "#2e8b57", "#a05bc4"), ("-", "--", "-.", ":"), ("o", "s", "^", "D")
-SIDES = {"broken": ("#c2571a", "////"), "fixed": ("#2878c8", "")}
-STYLE = {
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.ymargin": 0.14,  # the crosses stand at the foot, below the lines
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "hatch.linewidth": 0.8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 3.5,
-}
-
-Sides = Mapping[str, Evidence]  # "broken" and "fixed", in this order
-Spec = Mapping[str, Any]  # [figure] of lab.toml
 
 
 def draw(lab: Lab, broken: Evidence, fixed: Evidence) -> str:
     """The lab's figure as one <svg> element. A key that a side's evidence lacks shows as `not measured`."""
     spec, sides = lab.figure, {"broken": broken, "fixed": fixed}
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": lab.id}):
-        svg = _svg(_KINDS[spec["kind"]](spec, sides))
+        svg = _svg(KINDS[spec["kind"]](spec, sides))
     return _inline(svg, alternative(spec, sides))
 
 
 def alternative(spec: Spec, sides: Sides) -> str:
-    """The figure in words, for who cannot see it: the range of every series, and how many of its values are not finite."""
+    """The figure in words, for who cannot see it: the range of every series and how much of it is not finite."""
     words = [
-        f"{label}, {side}: {_range(evidence.get(key))}"
+        f"{label}, {side}: {_range(evidence.get(key), spec['kind'])}"
         for side, evidence in sides.items()
-        for key, label in _series(spec)
+        for key, label in series(spec)
     ]
     return f"{spec.get('title', 'Figure')}, broken beside fixed. {'; '.join(words)}."
 
@@ -68,213 +44,20 @@ def _svg(figure: Figure) -> str:
 
 
 def _inline(svg: str, words: str) -> str:
-    """Without prolog and metadata, black as the colour of the text around it, with its alternative text."""
-    svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
+    """Without prolog, metadata and style sheet; black as the colour of the text around it; with its words."""
+    svg = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
     svg = svg.replace("#000000", "currentColor").replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'")
     label = html.escape(words, quote=True)
-    return svg.replace(
-        "<svg ", f'<svg class="lab-figure" role="img" aria-label="{label}" fill="currentColor" ', 1
-    ).strip()
+    start = f'<svg class="lab-figure" role="img" aria-label="{label}" fill="currentColor" stroke-linejoin="round" '
+    return svg.replace("<svg ", start, 1).strip()
 
 
-# ------------------------------------------------------------------------------------------------------ curve, timeline
-
-
-def _curves(spec: Spec, sides: Sides) -> Figure:
-    """One panel per side, on the same axes; a timeline holds its value until the next point."""
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    for panel, (side, evidence) in zip(panels, sides.items(), strict=True):
-        if spec.get("log"):
-            panel.set_yscale("log", nonpositive="mask")
-        lines = [_points(evidence.get(key), spec["kind"]) for key, _ in _series(spec)]
-        for i, (x, y) in enumerate(lines):
-            _line(panel, i, *_thin(x, y), steps=spec["kind"] == "timeline")
-        panel.set_title(side + _lost(lines))
-        _label(panel, spec.get("x", ""), spec.get("y", "") if panel is panels[0] else "")
-        _bound(panel.axhline, spec, evidence)
-    _legend(figure, spec, crosses=any(":" in panel.get_title() for panel in panels))
-    return figure
-
-
-def _line(panel: Axes, i: int, x: np.ndarray, y: np.ndarray, steps: bool) -> None:
-    """One series in the style of the i-th, its gaps marked by crosses in the i-th row from the foot."""
-    if not len(y):
-        panel.text(0.5, 0.5 - 0.1 * i, "not measured", transform=panel.transAxes, ha="center")
-        return
-    fine = np.isfinite(y)
-    style = {"drawstyle": "steps-post"} if steps else {}
-    panel.plot(x, np.where(fine, y, np.nan), **_look(i), **style, markevery=max(1, len(x) // 20))
-    if not fine.all():
-        foot, height = panel.get_xaxis_transform(), 0.04 + 0.06 * i  # x in data, y from 0 at the foot to 1 at the top
-        panel.plot(x[~fine], np.full((~fine).sum(), height), "x", color="black", ms=5, mew=1.4, transform=foot)
-
-
-def _lost(lines: list[tuple[np.ndarray, np.ndarray]]) -> str:
-    """How many of a panel's values are not finite, if any."""
-    bad, there = (sum(int(f(y).sum()) for _, y in lines) for f in (lambda y: ~np.isfinite(y), np.ones_like))
-    return f": {bad} of {there} values not finite" if bad else ""
-
-
-def _look(i: int) -> dict[str, Any]:
-    return {"color": COLOURS[i % 4], "linestyle": DASHES[i % 4], "marker": MARKERS[i % 4]}
-
-
-def _points(value: Any, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """x and y of a series, none if it was not measured: a timeline brings both, a curve counts from 0."""
-    array = np.asarray([] if value is None else value, dtype=np.float64)
-    if kind == "timeline":
-        array = array.reshape(-1, 2)
-        return array[:, 0], array[:, 1]
-    return np.arange(array.size), array.reshape(-1)
-
-
-def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most about MOST_POINTS points: of each stretch the lowest and the highest, and every one that is not finite."""
-    if len(y) <= MOST_POINTS:
-        return x, y
-    stretches = np.array_split(np.arange(len(y)), MOST_POINTS // 2)
-    finite = np.nan_to_num(y)
-    kept = {int(s[pick(finite[s])]) for s in stretches for pick in (np.argmin, np.argmax)} | {0, len(y) - 1}
-    index = sorted(kept.union(np.flatnonzero(~np.isfinite(y)).tolist()))
-    return x[index], y[index]
-
-
-# ----------------------------------------------------------------------------------------------------------------- bars
-
-
-def _bars(spec: Spec, sides: Sides) -> Figure:
-    """Two bars per label, lying, so that any label has room; each with its number."""
-    labels = _bar_labels(spec, sides)
-    figure = Figure(figsize=(WIDTH, 1.1 + 0.55 * len(labels)), layout="constrained")
-    panel = figure.subplots()
-    if spec.get("log"):
-        panel.set_xscale("log")
-    for i, (side, evidence) in enumerate(sides.items()):
-        _bars_of(panel, np.arange(len(labels)) + 0.4 * i - 0.2, _bar_values(spec, evidence), side, spec.get("log", False))
-    panel.set_yticks(np.arange(len(labels)), labels)
-    panel.invert_yaxis()
-    panel.margins(x=0.15)  # room for the numbers
-    _label(panel, spec.get("y", ""), spec.get("x", ""))
-    _bound(panel.axvline, spec, *sides.values())
-    figure.legend(handles=[_patch(side) for side in sides], loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
-def _bars_of(panel: Axes, where: np.ndarray, values: np.ndarray, side: str, log: bool) -> None:
-    shown = np.isfinite(values) & ((values > 0) | (not log))
-    colour, hatch = SIDES[side]
-    panel.barh(where[: len(values)][shown], values[shown], 0.36, fc=colour, ec="black", lw=0.8, hatch=hatch)
-    for y, value, bar in zip(where, values, shown, strict=False):
-        foot = panel.transData if bar else panel.get_yaxis_transform()  # without a bar its number stands at the axis
-        text = number(float(value)) if np.isfinite(value) else f"× {value}"
-        panel.annotate(text, (value if bar else 0, y), (4, 0), foot, textcoords="offset points", va="center", fontsize=9)
-
-
-def _bar_values(spec: Spec, evidence: Evidence) -> np.ndarray:
-    """The bars of one side: numbers of several keys, or the one array; nan where it was not measured."""
-    found = [np.ravel(np.asarray(evidence.get(key, np.nan), dtype=np.float64)) for key in spec["series"]]
-    return np.concatenate(found)
-
-
-def _bar_labels(spec: Spec, sides: Sides) -> list[str]:
-    longest = max(len(_bar_values(spec, evidence)) for evidence in sides.values())
-    labels = list(map(str, spec.get("labels", spec["series"])))[:longest]
-    return labels + [str(i) for i in range(len(labels), longest)]
-
-
-def _patch(side: str) -> Rectangle:
-    colour, hatch = SIDES[side]
-    return Rectangle((0, 0), 1, 1, facecolor=colour, edgecolor="black", linewidth=0.8, hatch=hatch, label=side)
-
-
-# --------------------------------------------------------------------------------------------------------------- matrix
-
-
-def _matrix(spec: Spec, sides: Sides) -> Figure:
-    """One panel per side, on one scale; every cell holds its number."""
-    arrays = {side: _cells(evidence.get(spec["series"][0])) for side, evidence in sides.items()}
-    rows = max(len(a) for a in arrays.values())
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.36 * max(rows, 4)), layout="constrained")
-    finite = np.concatenate([a[np.isfinite(a)] for a in arrays.values()] + [np.zeros(1)])
-    scale = (finite.min(), max(finite.max(), finite.min() + 1e-12))
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    for panel, (side, array) in zip(panels, arrays.items(), strict=True):
-        _grid(panel, array, scale)
-        panel.set_title(side)
-        _label(panel, spec.get("x", ""), spec.get("y", "") if panel is panels[0] else "")
-    panels[0].invert_yaxis()
-    return figure
-
-
-def _cells(value: Any) -> np.ndarray:
-    return np.full((1, 1), np.nan) if value is None else np.atleast_2d(np.asarray(value, dtype=np.float64))
-
-
-def _grid(panel: Axes, array: np.ndarray, scale: tuple[float, float]) -> None:
-    low, high = scale
-    for (row, column), value in np.ndenumerate(array):
-        share = (value - low) / (high - low) if np.isfinite(value) else 0.0
-        _cell(panel, row, column, value, 0.75 * share)
-    rows, columns = array.shape
-    panel.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, rows - 0.5), xticks=range(columns), yticks=range(rows))
-
-
-def _cell(panel: Axes, row: int, column: int, value: float, share: float) -> None:
-    """A square that is stronger the larger its value; hatched and crossed where it is no finite number."""
-    hatch = "" if np.isfinite(value) else "xxx"
-    square = Rectangle(
-        (column - 0.5, row - 0.5), 1, 1, facecolor=("#2878c8", share), edgecolor="black", linewidth=0.5, hatch=hatch
-    )
-    panel.add_patch(square)
-    panel.text(column, row, number(float(value)), ha="center", va="center", fontsize=8)
-
-
-# --------------------------------------------------------------------------------------------------------- what is common
-
-
-def _series(spec: Spec) -> list[tuple[str, str]]:
-    """(evidence key, label) of every series."""
-    keys = spec["series"]
-    labels = spec.get("labels") or keys
-    return list(zip(keys, labels if len(labels) == len(keys) else keys, strict=True))
-
-
-def _bound(rule: Callable[..., Any], spec: Spec, *evidence: Evidence) -> None:
-    """A line at the bound, if [figure] names one that was measured."""
-    values = [side[spec["bound"]] for side in evidence if spec.get("bound") in side]
-    for value in values[:1]:
-        rule(float(value), color="black", linestyle=(0, (1, 1.5)), linewidth=1.4)
-
-
-def _label(panel: Axes, x: str, y: str) -> None:
-    panel.set_xlabel(x)
-    panel.set_ylabel(y)
-
-
-def _legend(figure: Figure, spec: Spec, crosses: bool) -> None:
-    handles = [Line2D([], [], **_look(i), label=label) for i, (_, label) in enumerate(_series(spec))]
-    if "bound" in spec:
-        handles.append(Line2D([], [], color="black", linestyle=(0, (1, 1.5)), label="bound"))
-    if crosses:
-        handles.append(Line2D([], [], color="black", marker="x", linestyle="", ms=6, mew=1.5, label="nan or inf"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
-
-
-def _range(value: Any) -> str:
+def _range(value: Any, kind: str) -> str:
     if value is None:
         return "not measured"
     array = np.asarray(value, dtype=np.float64)
-    array = array[..., 1].ravel() if array.ndim == 2 and array.shape[1] == 2 else array.ravel()
+    array = array[..., 1].ravel() if kind == "timeline" else array.ravel()
     finite = array[np.isfinite(array)]
     words = f"{number(float(finite.min()))} to {number(float(finite.max()))}" if finite.size else "no finite value"
     lost = array.size - finite.size
     return words + (f", {lost} of {array.size} not finite" if lost else "")
-
-
-_KINDS: dict[str, Callable[[Spec, Sides], Figure]] = {
-    "curve": _curves,
-    "timeline": _curves,
-    "bars": _bars,
-    "matrix": _matrix,
-}

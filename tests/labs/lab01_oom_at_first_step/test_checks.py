@@ -47,19 +47,24 @@ def _train(measurement, regime, inputs, name, device):
 @check(points=3)
 def test_every_update_fits(evidence, outside, lab, device):
     """No allocation is refused, caught or not, in models of two sizes and batches of one to 32 items."""
-    size = evidence["large.parameter_bytes"]
     if "idle_maxrss_mib" in outside and device.type == "cpu":
-        used = (outside["maxrss_mib"] - outside["idle_maxrss_mib"]) * 2**20 / size
-        counted = evidence["large.peak"] - 1  # the idle run has the parameters too
-        if used > counted + UNSEEN:
-            not_measurable(
-                f"the card counted {counted:.1f} P beside the parameters, but the process grew by {used:.1f} P: something is "
-                "kept where the card cannot see it (NumPy, a thread, a disabled mode, a large import)"
-            )
-        at_most("process beyond what the card counted", used - counted, UNSEEN, "P")
+        _seen_from_outside(evidence, outside)
     for name, _ in _regimes(lab, device):
-        at_most(f"refused allocations, {name}", len(evidence[f"{name}.refusals"]), 0)
         at_most(f"peak, {name}", evidence[f"{name}.peak"], lab.measurement.BUDGET, "P")
+        at_most(f"refused allocations, {name}", len(evidence[f"{name}.refusals"]), 0)
+
+
+def _seen_from_outside(evidence, outside):
+    """The process must not have grown by much more than the card counted; an idle run has the parameters too."""
+    size = evidence["large.parameter_bytes"]
+    used = (outside["maxrss_mib"] - outside["idle_maxrss_mib"]) * 2**20 / size
+    counted = evidence["counted_bytes"] / size - 1
+    if used > counted + UNSEEN:
+        not_measurable(
+            f"beside the parameters the card counted {counted:.1f} P, but the process grew by {used:.1f} P: something is "
+            "where the card cannot see it (NumPy arrays, a thread, a disabled mode; a large import looks the same)"
+        )
+    at_most("process beyond what the card counted", used - counted, UNSEEN, "P")
 
 
 @check(points=2)

@@ -1,0 +1,199 @@
+"""Makes the pages of the labs from their folders when the site is built: adding a lab needs no change here.
+
+Of every lab two pages: the lab itself, which gives nothing away, and its solution; and a table of all labs. What a page
+shows of a run comes from hooks/lab_runs.py. A lab that is not complete is a warning, and so an error of a strict build.
+"""
+
+import difflib
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import lab_runs
+import numpy as np
+from lab_runs import Run
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from breakfix.catalog import Catalog, Lab
+from breakfix.render import tables
+from breakfix.render.figures import draw
+from breakfix.render.terminal import number
+from breakfix.verdict import PASSED
+from breakfix.zygote import Engine
+
+log = logging.getLogger("mkdocs.hooks.labs")
+
+RUNGS = ("where to look", "what to measure", "which mechanism", "which API")
+NEEDS = {"cuda": "a CUDA GPU", "onnx": "the onnx extra", "serve": "the serve extra", "fork": "Linux"}
+PRINTED_LINES = 14
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every lab into the navigation, under `labs/index.md`."""
+    section = next(entry for item in config.nav for entry in item.values() if isinstance(entry, list))
+    assert section[0] == "labs/index.md", "mkdocs.yml: the first section of nav begins with labs/index.md"
+    section[1:] = [_nav_entry(lab, config) for lab in _complete_labs(_root(config))]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Run what has changed and add the generated pages."""
+    root = _root(config)
+    labs = _complete_labs(root)
+    with Engine() as engine:
+        runs = {lab.id: lab_runs.cached(lab, engine, root / ".cache" / "runs") for lab in labs}
+    _warn(root, labs, runs)
+    pages = {"labs/index.md": _template("labs.md").render(labs=labs, needs=needs, recorded=_recorded)}
+    for lab in labs:
+        walkthrough = _walkthrough(lab, config)
+        pages[f"labs/{lab.id}/index.md"] = lab_page(lab, runs[lab.id], walkthrough)
+        pages[f"labs/{lab.id}/solution.md"] = solution_page(lab, runs[lab.id])
+        pages[f"labs/{lab.id}/run.json"] = runs[lab.id].to_json()
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def lab_page(lab: Lab, run: Run, walkthrough: bool) -> str:
+    """The lab as a learner meets it: nothing on it says why, or how to fix it."""
+    preamble, sections = split(lab.readme())
+    values = {"preamble": preamble.partition("\n")[2].replace(f"> {lab.alert}", "").strip(), "sections": sections}
+    return _render("lab.md", lab, run, **values, walkthrough=walkthrough, rungs=RUNGS)
+
+
+def solution_page(lab: Lab, run: Run) -> str:
+    """Both files and their difference, then the solution's README with what the run measured."""
+    text = (lab.solution_path / "README.md").read_text("utf-8").replace("{alert}", lab.alert)
+    heading, _, body = text.partition("\n")
+    evidence = _render("evidence.md", lab, run, all_figures=False)
+    return _render("solution.md", lab, run, heading=heading, body=body.replace("{evidence}", evidence), diff=diff(lab))
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """A README as what stands before its first `## ` heading, and its sections by heading; fenced code is left alone."""
+    parts, heading, fence = {"": []}, "", ""
+    for line in text.splitlines():
+        mark = re.match(r"\s*(```+|~~~+)", line)
+        if mark:
+            fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
+        if line.startswith("## ") and not fence:
+            heading = line.removeprefix("## ").strip()
+            parts[heading] = []
+        else:
+            parts[heading].append(line)
+    joined = {name: "\n".join(lines).strip() for name, lines in parts.items()}
+    return joined.pop(""), joined
+
+
+def diff(lab: Lab) -> str:
+    """From the broken to the fixed file, as difflib sees it."""
+    old, new = (path.read_text("utf-8").splitlines() for path in (lab.starter, lab.solution))
+    return "\n".join(difflib.unified_diff(old, new, f"broken/{lab.editable}", f"fixed/{lab.editable}", lineterm=""))
+
+
+def needs(lab: Lab) -> str:
+    """What a lab needs, in words."""
+    words = [NEEDS.get(need) or f"{need.partition(':')[2]} processes" for need in lab.needs]
+    return ", ".join(words) or "a CPU is enough"
+
+
+def figure(lab: Lab, run: Run) -> str:
+    """The lab's figure, as HTML to stand in a page."""
+    sides = {side: {k: _numbers(v) for k, v in found.items()} for side, found in run.evidence.items()}
+    svg = draw(lab, sides["broken"], sides["fixed"])
+    caption = lab.figure.get("title", "")
+    return f'<figure class="lab-figure" tabindex="0">{svg}<figcaption>{caption}</figcaption></figure>'
+
+
+def conditions(run: Run) -> str:
+    """Where a run's figures come from, in one line."""
+    versions = run.fixed.versions
+    packages = " · ".join(f"{name} {versions[name]}" for name in ("torch", "python") if name in versions)
+    return f"{run.date} · {run.device_name}, {versions.get('machine', '')} · {packages} · seed {run.fixed.seed}"
+
+
+def printed(run: Run) -> str:
+    """The beginning and the end of what the starter prints."""
+    lines = run.prints.splitlines()
+    if len(lines) <= PRINTED_LINES + 1:
+        return run.prints
+    head, tail = lines[: PRINTED_LINES - 4], lines[-4:]
+    return "\n".join([*head, f"... {len(lines) - PRINTED_LINES} more lines ...", *tail])
+
+
+def answer(run: Run, prediction: dict[str, Any]) -> str:
+    """What the run measured of the thing that was asked; nothing where the prediction is not scored or not measured."""
+    value = run.evidence["broken"].get(prediction.get("evidence"))
+    return "" if value is None else number(value)
+
+
+def _render(template: str, lab: Lab, run: Run, **values: Any) -> str:
+    rows = tables.rows(run.broken, run.fixed)
+    shared = {
+        "lab": lab, "run": run, "rows": rows, "table": tables.markdown, "deciding": tables.deciding, "needs": needs,
+        "figure": figure, "conditions": conditions, "printed": printed, "answer": answer, "records": _records(lab),
+        "code": lab_runs.lab_code(lab), "rows_of": tables.rows,
+    }  # fmt: skip
+    return _template(template).render({"all_figures": True} | shared | values)
+
+
+def _template(name: str) -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    strict = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return jinja2.Environment(loader=loader, keep_trailing_newline=True, **strict).get_template(name)
+
+
+def _numbers(value: Any) -> Any:
+    """Evidence from JSON: lists become arrays, and "nan" a number again."""
+    return np.array(value, dtype=np.float64) if isinstance(value, list) else value
+
+
+def _records(lab: Lab) -> list[Run]:
+    """The runs on other machines that are kept in records/."""
+    paths = sorted((lab.root / "records").glob(f"{lab.id}.*.json"))
+    return [Run.from_json(path.read_text("utf-8")) for path in paths]
+
+
+def _recorded(lab: Lab) -> str:
+    return ", ".join(dict.fromkeys(run.device_name for run in _records(lab))) or "not yet"
+
+
+def _root(config: MkDocsConfig) -> Path:
+    return Path(config.config_file_path).parent
+
+
+def _complete_labs(root: Path) -> list[Lab]:
+    return [lab for lab in Catalog.read(root) if not _missing(lab)]
+
+
+def _missing(lab: Lab) -> list[str]:
+    parts = (lab.path / "README.md", lab.starter, lab.path / "measure.py", lab.checks_path)
+    solution = (lab.solution, lab.solution_path / "README.md")
+    return [str(path.relative_to(lab.root)) for path in (*parts, *solution) if not path.is_file()]
+
+
+def _warn(root: Path, labs: list[Lab], runs: dict[str, Run]) -> None:
+    catalog = Catalog.read(root)
+    for folder, error in catalog.bad.items():
+        log.warning("%s has no page: %s", folder, error)
+    for lab in catalog:
+        if missing := _missing(lab):
+            log.warning("%s has no page: %s missing", lab.id, ", ".join(missing))
+    for lab in labs:
+        run = runs[lab.id]
+        if run.ran and (run.broken.state == PASSED or run.fixed.state != PASSED):
+            log.warning("%s: broken %s, fixed %s\n%s", lab.id, run.broken.state, run.fixed.state, run.fixed.detail)
+
+
+def _walkthrough(lab: Lab, config: MkDocsConfig) -> bool:
+    return Path(config.docs_dir, "walkthroughs", f"{lab.id}.py").is_file()
+
+
+def _nav_entry(lab: Lab, config: MkDocsConfig) -> dict[str, Any]:
+    pages: list[Any] = [f"labs/{lab.id}/index.md", {f"{lab.id}: solution": f"labs/{lab.id}/solution.md"}]
+    if _walkthrough(lab, config):
+        pages.append({f"{lab.id}: walkthrough": f"walkthroughs/{lab.id}.py"})
+    return {f"{lab.id} · {lab.title}": pages}

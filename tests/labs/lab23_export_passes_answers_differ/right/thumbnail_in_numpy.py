@@ -1,0 +1,162 @@
+# right: the resize leaves the model; one NumPy function serves PyTorch and production; slower, and no gradient
+"""Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
+
+import argparse
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+VOCABULARY, WIDTH, CATEGORIES = 200, 16, 12
+WINDOW, HEAD, TAIL = 8, 6, 2  # a title of more than WINDOW tokens is read by its first HEAD and its last TAIL
+OUTPUTS = ["categories", "salience", "thumbnail"]
+
+
+class Positions(nn.Module):
+    """Tell each token how far down the title it stands; a title longer than the window is squeezed into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        length = hidden.shape[1]
+        steps = torch.arange(length, device=hidden.device) / torch.sym_max(length, WINDOW)
+        return hidden + steps[:, None] * self.direction
+
+
+class Pool(nn.Module):
+    """One vector per title: the mean over its tokens."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        index = torch.arange(hidden.shape[1], device=hidden.device)
+        read = (index < HEAD) | (index >= hidden.shape[1] - TAIL)  # all of a title that fits the window
+        return (hidden * read[:, None]).sum(dim=1) / read.sum()
+
+
+def halve(photo: np.ndarray) -> np.ndarray:
+    """Half the size, antialiased: production imports this very function."""
+    for axis in (2, 3):
+        side = photo.shape[axis]
+        step = side / (side // 2)
+        centres = (np.arange(side // 2)[:, None] + 0.5) * step
+        share = np.maximum(0, 1 - np.abs(np.arange(side) + 0.5 - centres) / step)
+        share = (share / share.sum(axis=1, keepdims=True)).astype(np.float32)
+        photo = np.moveaxis(np.tensordot(photo, share, axes=(axis, 1)), -1, axis)
+    return photo
+
+
+class Thumbnail(nn.Module):
+    """The photo at half its size, for the page of results."""
+
+    def forward(self, photo: Tensor) -> Tensor:
+        return torch.from_numpy(halve(photo.cpu().numpy())).to(photo.device)
+
+
+class ListingModel(nn.Module):
+    """tokens [B, T], photo [B, 3, H, W] to categories [B, 12], salience [B, T], thumbnail [B, 3, H // 2, W // 2]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = Positions()
+        self.encode = nn.Linear(WIDTH, WIDTH)
+        self.salience = nn.Linear(WIDTH, 1)
+        self.pool = Pool()
+        self.classify = nn.Linear(WIDTH, CATEGORIES)
+        self.thumbnail = Thumbnail()
+
+    def read(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = torch.tanh(self.encode(self.positions(self.embed(tokens))))
+        return self.classify(self.pool(hidden)), self.salience(hidden).squeeze(-1)
+
+    def forward(self, tokens: Tensor, photo: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return *self.read(tokens), self.thumbnail(photo)
+
+
+class Text(nn.Module):
+    """The part of the listing model that is exported."""
+
+    def __init__(self, model: ListingModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model.read(tokens)
+
+
+def build_model() -> nn.Module:
+    """The model that training fills with weights."""
+    return ListingModel()
+
+
+def example() -> tuple[Tensor, Tensor]:
+    """Two titles of six tokens with their photos, as the test set has them."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(VOCABULARY, (2, 6), generator=generator)
+    return tokens, torch.rand(2, 3, 16, 16, generator=generator)
+
+
+def export(model: nn.Module, path: Path) -> None:
+    """Write path/model.onnx, in which batch, length, height and width are free."""
+    torch.onnx.export(
+        Text(model.eval()),
+        example()[:1],
+        path / "model.onnx",
+        input_names=["tokens"],
+        output_names=OUTPUTS[:2],
+        dynamic_shapes={"tokens": {0: "batch", 1: "length"}},
+        verbose=False,
+    )
+    (path / "halve.py").write_text("import numpy as np\n\n\n" + inspect.getsource(halve))
+
+
+def serve(path: Path) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Production: the text model in ONNX, the thumbnail in NumPy."""
+    import sys
+
+    import onnxruntime
+
+    sys.path.insert(0, str(path))
+    from halve import halve
+
+    session = onnxruntime.InferenceSession(path / "model.onnx")
+
+    def answer(request):
+        categories, salience = session.run(["categories", "salience"], {"tokens": request["tokens"]})
+        return {"categories": categories, "salience": salience, "thumbnail": halve(request["photo"])}
+
+    return answer
+
+
+def check(model: nn.Module, path: Path) -> None:
+    """What must hold before an artifact is shipped: it is valid ONNX, and production answers as the model does."""
+    onnx.checker.check_model(path / "model.onnx", full_check=True)
+    print("onnx.checker: passed")
+    tokens, photo = example()
+    served = serve(path)({"tokens": tokens.numpy(), "photo": photo.numpy()})
+    with torch.no_grad():
+        wanted = dict(zip(OUTPUTS, model(tokens, photo), strict=True))
+    for name, want in wanted.items():
+        assert np.allclose(served[name], want.numpy(), rtol=1e-3, atol=1e-5), name
+        print(f"{name}: as in PyTorch, largest difference {np.abs(served[name] - want.numpy()).max():.1e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("artifact"))
+    path = parser.parse_args().out
+    path.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = build_model()
+    export(model, path)
+    print(f"exported {path / 'model.onnx'}")
+    check(model, path)
+
+
+if __name__ == "__main__":
+    main()
