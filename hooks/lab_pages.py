@@ -18,6 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from breakfix.catalog import Catalog, Lab
+from breakfix.predict import right_choice
 from breakfix.render import tables
 from breakfix.render.figures import draw
 from breakfix.render.terminal import number
@@ -73,7 +74,7 @@ def solution_page(lab: Lab, run: Run) -> str:
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """A README as what stands before its first `## ` heading, and its sections by heading; fenced code is left alone."""
+    """What stands before a README's first `## ` heading, and its sections by heading; fenced code is left alone."""
     parts, heading, fence = {"": []}, "", ""
     for line in text.splitlines():
         mark = re.match(r"\s*(```+|~~~+)", line)
@@ -125,9 +126,12 @@ def printed(run: Run) -> str:
 
 
 def answer(run: Run, prediction: dict[str, Any]) -> str:
-    """What the run measured of the thing that was asked; nothing where the prediction is not scored or not measured."""
-    value = run.evidence["broken"].get(prediction.get("evidence"))
-    return "" if value is None else number(value)
+    """The choice that the run bears out, and what it measured; nothing where that was not measured."""
+    found = run.evidence["broken"]
+    if prediction.get("evidence") not in found:
+        return ""
+    value, choice = number(found[prediction["evidence"]]), right_choice(prediction, found)
+    return value if choice in (None, value) else f"{choice} (measured: {value})"
 
 
 def _render(template: str, lab: Lab, run: Run, **values: Any) -> str:

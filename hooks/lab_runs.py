@@ -1,4 +1,4 @@
-"""One recorded run of a lab: broken and fixed, judged on the same seed. The pages show what a run measured, nothing else.
+"""One recorded run of a lab: broken and fixed, judged on the same seed. Pages show what a run measured, nothing else.
 
     python hooks/lab_runs.py lab08 --device cuda        writes records/lab08.cuda.json, which is meant to be committed
 
@@ -7,7 +7,6 @@ a version changes.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -18,10 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import breakfix
+from breakfix.cache import digest, lab_digest
 from breakfix.catalog import Catalog, Lab
 from breakfix.evidence import decode
-from breakfix.judge import versions
 from breakfix.render.terminal import plain
 from breakfix.verdict import NEEDS_CUDA, NEEDS_PACKAGE, NEEDS_RANKS, Verdict
 from breakfix.zygote import Engine
@@ -36,7 +34,7 @@ class Run:
     """Both verdicts, what the starter prints, the evidence that the page draws and asks for, and the conditions."""
 
     lab: str
-    code: str  # hash of the lab's files
+    code: str  # lab_code() at the time
     date: str
     device: str
     device_name: str
@@ -62,7 +60,7 @@ class Run:
 
 def cached(lab: Lab, engine: Engine, folder: Path) -> Run:
     """The lab's run on a CPU: the one in `folder` if nothing has changed since, else a new one."""
-    path = folder / f"{lab.id}-{_hash(lab_code(lab), engine_code(), json.dumps(versions()))}.json"
+    path = folder / f"{lab.id}-{run_code(lab)}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         text = record(lab, engine).to_json()
@@ -96,17 +94,14 @@ def printed(lab: Lab) -> str:
 
 
 def lab_code(lab: Lab) -> str:
-    """A hash of what the lab consists of."""
+    """Changes with the lab's own files, wherever it runs."""
     files = [lab.path / "lab.toml", *lab.path.glob("*.py"), *lab.solution_path.glob("*.py"), lab.checks_path]
-    return _hash(*(path.read_text("utf-8") for path in sorted(files)))
+    return digest(*(path.read_bytes() for path in sorted(files)))
 
 
-def engine_code() -> str:
-    """A hash of what measures and judges; commands and rendering change no figure."""
-    package = Path(breakfix.__file__).parent
-    outside = ("cli", "grading", "render")
-    files = (p for p in sorted(package.rglob("*.py")) if p.relative_to(package).parts[0] not in outside)
-    return _hash(*(path.read_text("utf-8") for path in files))
+def run_code(lab: Lab) -> str:
+    """Changes with whatever a run depends on: the lab's files, the engine, the versions of what they import."""
+    return digest(lab_code(lab).encode(), lab_digest(lab).encode())
 
 
 def _run_file(file: Path) -> str:
@@ -132,10 +127,6 @@ def _device_name(device: str) -> str:
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
-
-
-def _hash(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def main() -> None:

@@ -1,18 +1,18 @@
-"""What mkdocs-jupyter leaves to be done: run a notebook again when what it imports has changed, and keep its pages small."""
+"""What mkdocs-jupyter leaves to do: run a notebook again when what it imports has changed, and keep its page small."""
 
-import hashlib
 import os
 import re
 import shutil
 from pathlib import Path
 
-import lab_runs
+from lab_runs import run_code
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
+from breakfix import render
+from breakfix.cache import digest
 from breakfix.catalog import Catalog
-from breakfix.judge import versions
 
 KEPT_CACHES = 3
 LARGE_STYLE = re.compile(r"<style[^>]*>(.{2000,}?)</style>", re.S)
@@ -23,7 +23,7 @@ _styles: dict[str, str] = {}  # by the name of the file that they go to
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give the notebooks' outputs a folder named after all code they may run; mkdocs-jupyter looks at their text alone."""
+    """Name the folder of outputs after all code that notebooks may run: mkdocs-jupyter looks at their text alone."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     root = Path(config.config_file_path).parent
     caches = root / ".cache" / "notebooks"
@@ -52,15 +52,14 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _key(root: Path) -> str:
-    """A hash of the labs, the engine, what renders, and the versions of what they import."""
-    render = sorted((Path(lab_runs.breakfix.__file__).parent / "render").glob("*.py"))
-    parts = [lab_runs.engine_code(), repr(versions()), *(path.read_text("utf-8") for path in render)]
-    parts += [lab_runs.lab_code(lab) for lab in Catalog.read(root) if lab.checks_path.exists()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    """Changes with any lab, the engine, the versions of what they import, and with what draws figures and tables."""
+    drawing = sorted(Path(render.__file__).parent.glob("*.py"))
+    labs = [run_code(lab).encode() for lab in Catalog.read(root) if lab.checks_path.is_file()]
+    return digest(*labs, *(path.read_bytes() for path in drawing))
 
 
 def _link(style: str, page: Page) -> str:
-    name = f"notebook-{hashlib.sha256(style.encode()).hexdigest()[:12]}.css"
+    name = f"notebook-{digest(style.encode())[:12]}.css"
     _styles[name] = style
     up = "../" * page.url.count("/")
     return f'<link rel="stylesheet" href="{up}assets/{name}">'

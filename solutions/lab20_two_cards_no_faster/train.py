@@ -4,7 +4,8 @@ $ python train.py                                  two ranks on this machine, be
 $ torchrun --nproc-per-node 2 train.py             the same ranks, started by torchrun
 """
 
-import argparse, contextlib
+import argparse
+import contextlib
 import os
 import socket
 import time
@@ -37,7 +38,7 @@ class Tagger(nn.Module):
 
 
 def wrap(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
-    """The model with its gradients averaged over the ranks, sent in small buckets so that the first ones leave early."""
+    """The model with its gradients averaged over the ranks."""
     return DistributedDataParallel(model, process_group=group)
 
 
@@ -52,8 +53,9 @@ def train_step(
 
     optimizer.zero_grad()
     total = 0.0
-    for inputs, targets in micro_batches:
-        with contextlib.nullcontext() if targets is micro_batches[-1][1] else module.no_sync():
+    for i, (inputs, targets) in enumerate(micro_batches, 1):
+        # the forward belongs inside: it is where the module decides whether this backward will send
+        with module.no_sync() if i < len(micro_batches) else contextlib.nullcontext():
             loss = F.cross_entropy(module(inputs), targets, reduction="sum")
             (loss * scale).backward()
         total += loss.item()

@@ -27,8 +27,7 @@ def digest(*parts: bytes) -> str:
 
 def lab_digest(lab: Lab) -> str:
     """Changes with whatever a verdict of this lab depends on, the subject and the seed apart."""
-    files = [lab.path / "lab.toml", lab.path / "measure.py", lab.checks_path]
-    return digest(_package_digest().encode(), json.dumps(versions(), sort_keys=True).encode(), *_contents(files))
+    return digest(_package_digest().encode(), json.dumps(versions(), sort_keys=True).encode(), *_asking_side(lab))
 
 
 def user_cache() -> Path:
@@ -52,11 +51,11 @@ class VerdictCache:
         """The verdict kept for `job`."""
         try:
             return Verdict.from_json(json.loads((self.folder / f"{self.key(job)}.json").read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def put(self, job: Job, verdict: Verdict) -> None:
-        """Keep `verdict`, if it was judged at all: what a machine lacks or its load broke may be otherwise next time."""
+        """Keep `verdict`, if it was judged at all: what a machine lacks, or its load broke, may be otherwise next time."""
         if verdict.state not in ("passed", "failed", "error"):
             return
         try:
@@ -64,9 +63,9 @@ class VerdictCache:
             partial = self.folder / f"{self.key(job)}.{os.getpid()}"
             partial.write_text(json.dumps(verdict.to_json()), "utf-8")
             partial.replace(self.folder / f"{self.key(job)}.json")
-        except OSError:  # a full or read-only disk costs time, nothing else
+            self._forget_oldest()
+        except OSError:  # a full or read-only disk, or another process that forgets too, costs time and nothing else
             return
-        self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         kept = sorted(self.folder.glob("*.json"), key=lambda p: p.stat().st_mtime)
@@ -77,8 +76,18 @@ class VerdictCache:
 @lru_cache
 def _package_digest() -> str:
     package = Path(__file__).parent
-    return digest(*_contents(sorted([*package.glob("*.py"), *(package / "probes").glob("*.py")])))
+    return digest(*_contents(package, [*package.glob("*.py"), *(package / "probes").glob("*.py")]))
 
 
-def _contents(files: Iterable[Path]) -> list[bytes]:
-    return [path.read_bytes() for path in files]
+def _asking_side(lab: Lab) -> list[bytes]:
+    """Whatever lies beside lab.toml and beside the checks, what is judged and what only people read apart."""
+    beside = [*lab.path.rglob("*"), *lab.tests_path.glob("*")]
+    apart = {lab.starter, lab.path / "README.md"}
+    return _contents(lab.root, [p for p in beside if p.is_file() and p not in apart and "__pycache__" not in p.parts])
+
+
+def _contents(folder: Path, files: Iterable[Path]) -> list[bytes]:
+    """Name and content of each file: a file that is renamed is another one."""
+    return [
+        part for path in sorted(files) for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes())
+    ]

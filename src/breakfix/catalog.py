@@ -6,6 +6,7 @@ one; an instructor's or a team's is another.
 
 import ast
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -60,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Variant:
-    """A right or a wrong fix: the grader's own test. `expects` names the checks it fails, or a state; empty for a right one."""
+    """A right or a wrong fix: the grader's own test. `expects` names the checks it fails, or a state; right: nothing."""
 
     path: Path
     kind: str  # "right" or "wrong"
@@ -215,7 +216,7 @@ class Catalog:
         return iter(self.labs)
 
     def __getitem__(self, name: str) -> Lab:
-        """The lab called `name`: its id, its folder, or just its number. Raises UnknownLab, or BadLab if it has faults."""
+        """The lab called `name`: its id, its folder, or just its number. Raises UnknownLab, or BadLab for its faults."""
         wanted = f"lab{int(name):02d}" if name.isdecimal() else name.rstrip("/\\")
         for lab in self.labs:
             if wanted in (lab.id, lab.folder):
@@ -248,9 +249,9 @@ def read_lab(path: Path) -> Lab:
         raise BadLab([Problem(str(file), "is missing; `breakfix new` writes one")]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadLab([Problem(str(file), f"is not valid TOML: {error}")]) from None
-    problems = [Problem(f"{path.name}/lab.toml", what) for what in spec_problems(spec)]
+    problems = [Problem(f"labs/{path.name}/lab.toml", what) for what in spec_problems(spec)]
     if not re.fullmatch(r"lab\d\d_[a-z0-9_]+", path.name):
-        problems.append(Problem(path.name, "name the folder labNN_what_a_person_sees, in lower case"))
+        problems.append(Problem(f"labs/{path.name}", "name the folder labNN_what_a_person_sees, in lower case"))
     if problems:
         raise BadLab(problems)
     return Lab(path.parents[1], path.name, spec)
@@ -258,23 +259,8 @@ def read_lab(path: Path) -> Lab:
 
 def spec_problems(spec: dict[str, Any]) -> list[str]:
     """What is wrong with the contents of a lab.toml, each with what to do."""
-    found = list(_type_problems(spec))
-    if found:
-        return found
-    if spec["track"] not in TRACKS:
-        found.append(f"track is {spec['track']!r}; choose one of {', '.join(TRACKS)}")
-    if not 1 <= spec["level"] <= 5:
-        found.append(f"level is {spec['level']}; choose 1 to 5")
-    if not re.fullmatch(r"\w+\.py", spec["editable"]):
-        found.append(f"editable is {spec['editable']!r}; name one Python file, such as train.py")
-    found += [
-        f"needs {n!r} is unknown; cuda, ranks:N, onnx, serve or fork"
-        for n in spec.get("needs", [])
-        if not NEEDS.fullmatch(str(n))
-    ]
-    if unknown := set(spec) - _KEYS.keys():
-        found.append(f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}")
-    return found + _hint_problems(spec) + _predict_problems(spec) + _figure_problems(spec) + _budget_problems(spec)
+    rules = (_value_problems, _hint_problems, _predict_problems, _figure_problems, _budget_problems)
+    return list(_type_problems(spec)) or [what for rule in rules for what in rule(spec)]
 
 
 # key: (type, required)
@@ -283,58 +269,95 @@ _KEYS: dict[str, tuple[type, bool]] = {
     "needs": (list, False), "alert": (str, True), "prerequisites": (list, False), "symptoms": (list, True),
     "budget": (dict, True), "hint": (list, True), "predict": (list, False), "figure": (dict, True),
 }  # fmt: skip
+_TOML = {str: "string", int: "integer", float: "float", bool: "boolean", list: "array", dict: "table"}
 
 
 def _type_problems(spec: dict[str, Any]) -> Iterator[str]:
     for key, (kind, required) in _KEYS.items():
         if key not in spec and required:
-            yield f"{key} is missing; add a {kind.__name__}"
+            yield f"{key} is missing; add it, of type {_TOML[kind]}"
         elif key in spec and type(spec[key]) is not kind:
-            yield f"{key} is a {type(spec[key]).__name__}; make it a {kind.__name__}"
-        elif key in spec and required and spec[key] in ("", []):
+            yield f"{key} is of type {_type_name(spec[key])}; make it {_TOML[kind]}"
+        elif key in spec and required and (spec[key] in ([], {}) or _blank(spec[key])):
             yield f"{key} is empty; fill it in"
+    for key in ("needs", "prerequisites", "symptoms"):
+        if type(spec.get(key)) is list and not _texts(spec[key]):
+            yield f"{key} has an entry that is no text; make every one a string"
 
 
-def _hint_problems(spec: dict[str, Any]) -> list[str]:
-    texts = [h.get("text", "") if isinstance(h, dict) else "" for h in spec["hint"]]
-    if len(texts) != HINTS or not all(isinstance(t, str) and t.strip() for t in texts):
-        return [
-            f"{len(texts)} [[hint]]; write {HINTS} with a text each: where to look, what to measure, which mechanism, which API"
-        ]
-    return []
+def _value_problems(spec: dict[str, Any]) -> Iterator[str]:
+    if spec["track"] not in TRACKS:
+        yield f"track is {spec['track']!r}; choose one of {', '.join(TRACKS)}"
+    if not 1 <= spec["level"] <= 5:
+        yield f"level is {spec['level']}; choose 1 to 5"
+    if spec["minutes"] < 1:
+        yield f"minutes is {spec['minutes']}; say how many it takes, from 1"
+    if not re.fullmatch(r"\w+\.py", spec["editable"]):
+        yield f"editable is {spec['editable']!r}; name one Python file, such as train.py"
+    if "\n" in spec["alert"].strip():
+        yield "alert has several lines; make it one, as a pager shows it"
+    for need in spec.get("needs", []):
+        if not NEEDS.fullmatch(need):
+            yield f"needs {need!r} is unknown; write cuda, ranks:N (2 to 9), onnx, serve or fork"
+    if unknown := set(spec) - _KEYS.keys():
+        yield f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}"
 
 
-def _predict_problems(spec: dict[str, Any]) -> list[str]:
-    wanted = {"question": str, "choices": list}
-    return [
-        f"[[predict]] {i}: give it a question, two or more choices and, if it is scored, an evidence key"
-        for i, p in enumerate(spec.get("predict", []), 1)
-        if not isinstance(p, dict)
-        or not all(isinstance(p.get(k), t) for k, t in wanted.items())
-        or len(p["choices"]) < 2
-        or set(p) - {"question", "choices", "evidence"}
-    ]
+def _hint_problems(spec: dict[str, Any]) -> Iterator[str]:
+    if len(spec["hint"]) != HINTS or not all(_is_table(h, {"text"}) and _texts([h.get("text")]) for h in spec["hint"]):
+        ladder = "where to look, what to measure, which mechanism, which API"
+        yield f"[[hint]], of which there are {len(spec['hint'])}: write {HINTS}, with nothing but a text each: {ladder}"
 
 
-def _figure_problems(spec: dict[str, Any]) -> list[str]:
+def _predict_problems(spec: dict[str, Any]) -> Iterator[str]:
+    for number, predict in enumerate(spec.get("predict", []), 1):
+        fits = _is_table(predict, {"question", "choices", "evidence"}) and _texts(
+            [predict.get("question"), predict.get("evidence", "none")]
+        )
+        if not fits or type(predict.get("choices")) is not list or len(predict["choices"]) < 2:
+            yield f"[[predict]] {number}: give it a question, two or more choices and, if it is scored, an evidence key"
+
+
+def _figure_problems(spec: dict[str, Any]) -> Iterator[str]:
     figure = spec["figure"]
-    found = []
     if figure.get("kind") not in FIGURES:
-        found.append(f"[figure] kind is {figure.get('kind')!r}; choose one of {', '.join(FIGURES)}")
-    if not figure.get("series"):
-        found.append("[figure] series is missing; list the evidence keys to draw")
+        yield f"[figure] kind is {figure.get('kind')!r}; choose one of {', '.join(FIGURES)}"
+    if not _is_filled_array(figure.get("series")):
+        yield "[figure] series: list the evidence keys to draw, an array of strings"
+    if "labels" in figure and not _is_filled_array(figure["labels"]):
+        yield "[figure] labels: write an array of strings, or leave it out"
+    for key in ("title", "x", "y", "bound"):
+        if key in figure and not _texts([figure[key]]):
+            yield f"[figure] {key}: write a string, or leave it out"
     if unknown := set(figure) - {"kind", "title", "x", "y", "series", "labels", "bound", "log"}:
-        found.append(f"[figure] unknown key {', '.join(sorted(unknown))}")
-    return found
+        yield f"[figure] unknown key {', '.join(sorted(unknown))}; remove it"
 
 
-def _budget_problems(spec: dict[str, Any]) -> list[str]:
+def _budget_problems(spec: dict[str, Any]) -> Iterator[str]:
     budget = spec["budget"]
-    if set(budget) != {"cpu_seconds", "memory_mib"} or not all(
-        type(v) in (int, float) and v > 0 for v in budget.values()
-    ):
-        return ["[budget] must have cpu_seconds and memory_mib, both positive numbers, and nothing else"]
-    return []
+    fits = all(type(v) in (int, float) and 0 < v < math.inf for v in budget.values())
+    if set(budget) != {"cpu_seconds", "memory_mib"} or not fits:
+        yield "[budget] must have cpu_seconds and memory_mib, both positive numbers, and nothing else"
+
+
+def _blank(value: Any) -> bool:
+    return isinstance(value, str) and not value.strip()
+
+
+def _texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) and value.strip() for value in values)
+
+
+def _is_filled_array(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and _texts(value)
+
+
+def _is_table(value: Any, known: set[str]) -> bool:
+    return isinstance(value, dict) and set(value) <= known
+
+
+def _type_name(value: Any) -> str:
+    return _TOML.get(type(value), type(value).__name__)
 
 
 def _lab_folders(root: Path) -> list[Path]:
@@ -359,20 +382,19 @@ def _points(node: ast.FunctionDef) -> int:
 
 
 def _expects(source: str, word: str) -> frozenset[str]:
-    """The names after `# word:` in the first line; the states' names hold blanks, so commas may separate them."""
+    """The names after `# word:` in the first line, with or without commas between; or one state, which may hold blanks."""
     match = re.match(rf"#\s*{word}:\s*(.*)", source)
-    if not match:
-        return frozenset()
-    text = match.group(1).strip()
-    return frozenset(text.split() if "test_" in text else [text] if text else [])
+    text = match.group(1).strip() if match else ""
+    return frozenset(text.replace(",", " ").split() if "test_" in text else [text] if text else [])
 
 
 def _variant(path: Path, kind: str) -> Variant:
+    """A right fix tells its reason in its first line, a wrong one in the second; both may say `# needs: cuda` below."""
     source = path.read_text("utf-8")
-    comments = [line.lstrip("# ").strip() for line in source.splitlines()[:3] if line.startswith("#")]
-    reason = comments[0].removeprefix("right:").strip() if kind == "right" and comments else " ".join(comments[1:2])
+    head = source.splitlines()[:5]
+    said = re.match(r"#\s*right:(.*)" if kind == "right" else r"#\s*wrong:.*\n#(?!\s*needs:)(.*)", source)
     expects = _expects(source, "wrong") if kind == "wrong" else frozenset()
-    return Variant(path, kind, reason, expects, needs_cuda="# needs: cuda" in source.splitlines()[:5])
+    return Variant(path, kind, said[1].strip() if said else "", expects, needs_cuda="# needs: cuda" in head)
 
 
 def load_module(path: Path, name: str) -> ModuleType:

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from breakfix import child
@@ -71,6 +72,11 @@ class Engine:
                 pass_fds=[listener.fileno()],
                 env=os.environ | ENVIRONMENT,
             )
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the zygote itself has used: its imports, then its forks."""
+        stat = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         """End the zygote and whatever it is running."""
@@ -179,7 +185,8 @@ def _serve_one(conn: socket.socket, listener: socket.socket) -> None:
         child.adopt_orphans()
         verdict = judge(*_job(_receive(conn)))
         child.kill_children()
-        _send(conn, _answer(verdict))
+        cost = {"judge_cpu_seconds": sum(os.times()[:4])}  # its own and its children's
+        _send(conn, _answer(replace(verdict, outside=verdict.outside | cost)))
     except BaseException:
         import traceback
 

@@ -200,6 +200,21 @@ def test_a_refusal_inside_backward_comes_out_of_backward():
     assert card.refusals[0].phase == "backward"
 
 
+def test_a_refusal_keeps_nothing_alive():
+    def attempt():
+        x = torch.zeros(1024)
+        return torch.cat([x, x])
+
+    gc.disable()
+    try:
+        with Card("cpu", budget=8192) as card:
+            with pytest.raises(torch.OutOfMemoryError):
+                attempt()
+            assert card.in_use == 0
+    finally:
+        gc.enable()
+
+
 def test_two_cards_in_turn_do_not_mix():
     with Card("cpu") as first:
         x = torch.zeros(1024)

@@ -129,7 +129,10 @@ class Card(_torch.dispatch_mode()):
         out = func(*args, **(kwargs or {}))
         if refused := self._count(func.name(), out):
             del out
-            raise refused
+            try:
+                raise refused
+            finally:
+                del refused  # a frame that holds its own exception is a cycle, and would keep the caller's tensors alive
         return out
 
     def _count(self, op: str, out) -> torch.OutOfMemoryError | None:

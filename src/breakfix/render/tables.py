@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from breakfix.render.terminal import number
 from breakfix.verdict import CheckResult, Figure, Verdict
 
-RELATIONS = {"<=": "at most", ">=": "at least", "==": "equal to"}
+RELATIONS = {"<=": "≤", ">=": "≥", "==": "="}
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Row:
 
     @property
     def demand(self) -> str:
-        """The bound in words."""
+        """The bound, as in `≤ 0.01`."""
         figure = self.fixed or self.broken
         return f"{RELATIONS[figure.relation]} {number(figure.bound)}{' ' * bool(figure.unit)}{figure.unit}"
 
@@ -47,10 +47,10 @@ def deciding(every: Iterable[Row]) -> list[Row]:
 
 def markdown(table: Iterable[Row]) -> str:
     """The rows as a Markdown table; a check's name stands in the first of its rows only."""
-    lines, last = ["| check | what | broken | fixed | demanded |", "|---|---|---:|---:|---|"], ""
+    lines, last = ["| what | broken | fixed | bound |", "|---|---:|---:|---:|"], ""
     for row in table:
-        name = "" if row.check == last else title(row.check)
-        cells = [name, row.what, _shown(row.broken), _shown(row.fixed), row.demand]
+        name = "" if row.check == last else f"**{title(row.check)}**: "
+        cells = [name + row.what, _shown(row.broken), _shown(row.fixed), row.demand]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         last = row.check
     return "\n".join(lines)

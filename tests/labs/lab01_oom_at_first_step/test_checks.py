@@ -13,7 +13,7 @@ from breakfix.checks import at_most, check, equal, not_measurable
 from breakfix.probes.parity import relative_error
 
 # What the process may use beyond what the card counted, in units of the parameters of the largest model (48 MiB).
-UNSEEN = 1.2
+UNSEEN = 1.4
 BOUNDS = {"cpu": (3e-3, 1e-3, 1e-4), "cuda": (1e-2, 5e-3, 1e-3)}  # a parameter, all of them, the losses
 
 
@@ -71,7 +71,7 @@ def _seen_from_outside(evidence, outside):
 def test_little_is_alive_beside_what_must_stay(evidence, device):
     """At the peak, bytes beside parameters, gradients and optimizer state are few, for whole and for half batches."""
     for name in ("whole", "half"):
-        at_most(f"beside parameters, gradients and state, {name} batches", evidence[f"{name}.beside"], 0.5, "P")
+        at_most(f"beside parameters, gradients and state, {name} batches", evidence[f"{name}.beside"], 0.7, "P")
     if device.type == "cuda":
         at_most("peak by CUDA's own count", evidence["allocated.peak"], 4.6 + 0.25, "P")
 

@@ -92,7 +92,9 @@ def test_trains_like_one_process(evidence, inputs, lab):
         got = evidence[f"{name}.weights"].astype(np.float64) - start
         worst = max(relative_error(g, u) for rank in got for g, u in [(rank, update)])
         at_most(f"error of the update, {label}", worst, UPDATE_BOUND[short])
-        at_most(f"error of the losses, {label}", relative_error(evidence[f"{name}.losses"], losses), 1e-2 if short else 1e-4)
+        at_most(
+            f"error of the losses, {label}", relative_error(evidence[f"{name}.losses"], losses), 1e-2 if short else 1e-4
+        )
         sizes = [[sum(len(y) for _, y in step) for step in rank] for rank in inputs.batches[name]]
         equal(f"samples forwarded, {label}", np.array(evidence[f"{name}.samples"]), np.array(sizes))
 
@@ -163,4 +165,8 @@ def reference_of_wide(batches):
     """The gradient of the mean loss by the logits' bias: the model starts at zero, so every class is equally likely."""
     targets = torch.cat([y for _, y in batches])
     classes = 16
-    return (torch.full((classes,), 1 / classes) - torch.bincount(targets, minlength=classes) / len(targets)).double().numpy()
+    return (
+        (torch.full((classes,), 1 / classes) - torch.bincount(targets, minlength=classes) / len(targets))
+        .double()
+        .numpy()
+    )

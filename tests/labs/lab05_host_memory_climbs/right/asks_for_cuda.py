@@ -1,4 +1,4 @@
-# right: PyTorch's default prefetching, pinned only where there is CUDA, on a batch class with its own pin_memory; a class more to maintain
+# right: PyTorch's default prefetching, pinned where there is CUDA, for a batch class of its own: a class to maintain
 
 import torch
 from torch.utils.data import DataLoader

@@ -1,4 +1,4 @@
-# right: Hounsfield units are whole numbers: int16 to the card, float32 there; half the bytes, so it may read twice as far
+# right: whole numbers travel as int16 and become float32 on the card: half the bytes, so it reads twice as far
 
 import torch
 from torch.utils.data import DataLoader

@@ -1,6 +1,5 @@
-# right: every scan is padded to the longest of the dataset: one size of block serves all epochs; costs bytes on the wire
+# right: every scan is padded to the longest: one size of block serves all epochs; costs bytes on the wire
 
-import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 

@@ -1,4 +1,4 @@
-# right: the scans of a batch lie end to end in one tensor: one block and one copy per batch; costs a copy in the worker
+# right: a batch's scans lie end to end in one tensor: one block and one copy per batch; a copy more in the worker
 
 import torch
 from torch.utils.data import DataLoader

@@ -1,4 +1,4 @@
-# right: a thread reads and pins, at most two batches ahead, through a bounded queue: no processes, but it shares Python's lock
+# right: a thread reads and pins, two batches ahead at most: no processes, but it shares Python's lock
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-# right: one batch per worker is read ahead: least memory, but a slow scan is felt sooner
+# right: one batch per worker is read ahead: the least memory, but a slow scan is felt sooner
 
 from torch.utils.data import DataLoader
 

@@ -1,4 +1,4 @@
-# right: the loader pins nothing; two pinned buffers, each as long as the longest batch, are filled in turn: memory fixed in advance, code to maintain
+# right: two pinned buffers, made once and filled in turn: memory known in advance, but code to maintain
 
 import torch
 from torch.utils.data import DataLoader

@@ -1,5 +1,5 @@
-# wrong: test_every_scan_once_in_an_order_of_the_generator
-# like sizes side by side need fewer blocks; but the order is the same in every epoch, and no longer a shuffle
+# wrong: test_pinned_memory_stays_within_its_budget test_every_scan_once_in_an_order_of_the_generator
+# like sizes side by side: each size of block is needed by all waiting scans at once, one size after the other
 
 from torch.utils.data import DataLoader
 

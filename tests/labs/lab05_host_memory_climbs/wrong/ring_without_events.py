@@ -1,5 +1,5 @@
 # wrong: test_values_are_exact
-# two pinned buffers, used again without asking whether the copy from them has ended: the card gets the next batch's values
+# two pinned buffers, used again without asking whether the copy has ended: the card gets the next batch's values
 # needs: cuda
 
 import torch

@@ -1,0 +1,1 @@
+# TODO: the starter with the fix and nothing else changed.

@@ -1,0 +1,1 @@
+# right: TODO: what it does and what it costs.
