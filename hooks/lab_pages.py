@@ -147,7 +147,7 @@ def _render(template: str, lab: Lab, run: Run, **values: Any) -> str:
 def _template(name: str) -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     strict = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return jinja2.Environment(loader=loader, keep_trailing_newline=True, **strict).get_template(name)
+    return jinja2.Environment(loader=loader, keep_trailing_newline=True, **strict).get_template(f"{name}.jinja")
 
 
 def _numbers(value: Any) -> Any:

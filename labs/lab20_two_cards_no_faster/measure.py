@@ -67,7 +67,7 @@ def inputs(seed: int) -> Inputs:
     weights = [_weights(shape, draw) for shape in shapes()]
     places = [torch.randint(w.numel(), (PER_TENSOR,), generator=draw) for w in weights]
     batches = {name: _batches(regime, draw) for name, regime in REGIMES.items()}
-    wide = {world: [_batch(3 + rank, draw) for rank in range(world)] for world in (2, 4)}
+    wide = {world: [_batch(4, draw) for _ in range(world)] for world in (2, 4)}
     return Inputs(weights, places, batches, wide)
 
 
@@ -159,7 +159,10 @@ def measure(subject: ModuleType, seed: int, device: torch.device) -> dict[str, A
 
 
 def _backends(device: torch.device, world: int) -> dict[str, str]:
-    """NCCL where each rank can have a GPU of its own; it refuses to share one, so there gloo carries CUDA tensors."""
+    """NCCL where each rank can have a GPU of its own; it refuses to share one, so there gloo carries CUDA tensors.
+
+    The ranks are forked before this process has used CUDA: the number of GPUs comes from NVML. Not run on a GPU yet.
+    """
     if device.type == "cpu":
         return {"cpu": "gloo"}
     return {"cpu": "gloo", "cuda": "nccl" if torch.cuda.device_count() >= world else "gloo"}
@@ -207,6 +210,8 @@ class Rank:
         batches = [(x.to(self.device), y.to(self.device)) for x, y in batches]
         start, forwarded, started = len(self.log), _forwarded, time.perf_counter()
         loss = self.train_step(module, optimizer, batches, dist.group.WORLD)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
         seconds = time.perf_counter() - started
         expect(isinstance(loss, float), "train_step", wanted="a float", got=describe(loss))
         samples = _forwarded - forwarded
@@ -234,6 +239,8 @@ class Rank:
         expect(isinstance(module, nn.Module), "wrap", wanted="a module", got=describe(module))
         got = [tuple(p.shape) for p in module.parameters()]
         expect(got == wanted, "wrap", wanted="a module with the model's parameters, in their order", got=f"{got}"[:200])
+        whole = not any(hasattr(p, "full_tensor") for p in module.parameters())
+        expect(whole, "wrap", wanted="a module whose parameters are whole on each rank", got="sharded ones")
         return module
 
     def sent(self, counted: list[traffic.Collective], recorded: list[traffic.Collective]) -> float:

@@ -37,7 +37,7 @@ class Tagger(nn.Module):
 
 
 def wrap(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
-    """The model with its gradients averaged over the ranks, sent in small buckets so that the first ones leave early."""
+    """The model with its gradients averaged over the ranks, in small buckets so that the first leave early."""
     return DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.1, find_unused_parameters=True)
 
 

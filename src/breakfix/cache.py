@@ -55,7 +55,7 @@ class VerdictCache:
             return None
 
     def put(self, job: Job, verdict: Verdict) -> None:
-        """Keep `verdict`, if it was judged at all: what a machine lacks, or its load broke, may be otherwise next time."""
+        """Keep `verdict`, if it was judged at all: what a machine lacks or its load broke may differ next time."""
         if verdict.state not in ("passed", "failed", "error"):
             return
         try:
@@ -88,6 +88,5 @@ def _asking_side(lab: Lab) -> list[bytes]:
 
 def _contents(folder: Path, files: Iterable[Path]) -> list[bytes]:
     """Name and content of each file: a file that is renamed is another one."""
-    return [
-        part for path in sorted(files) for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes())
-    ]
+    named = [(path.relative_to(folder).as_posix().encode(), path.read_bytes()) for path in sorted(files)]
+    return [part for pair in named for part in pair]

@@ -61,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Variant:
-    """A right or a wrong fix: the grader's own test. `expects` names the checks it fails, or a state; right: nothing."""
+    """A right or a wrong fix: the grader's own test. `expects` names the checks that a wrong one fails, or a state."""
 
     path: Path
     kind: str  # "right" or "wrong"
@@ -216,7 +216,7 @@ class Catalog:
         return iter(self.labs)
 
     def __getitem__(self, name: str) -> Lab:
-        """The lab called `name`: its id, its folder, or just its number. Raises UnknownLab, or BadLab for its faults."""
+        """The lab called `name`: its id, its folder, or just its number. Raises UnknownLab, or BadLab for faults."""
         wanted = f"lab{int(name):02d}" if name.isdecimal() else name.rstrip("/\\")
         for lab in self.labs:
             if wanted in (lab.id, lab.folder):
@@ -257,6 +257,11 @@ def read_lab(path: Path) -> Lab:
     return Lab(path.parents[1], path.name, spec)
 
 
+def is_editable(name: str) -> bool:
+    """Whether the file that learners change may be called `name`."""
+    return bool(re.fullmatch(r"\w+\.py", name)) and name != "measure.py"
+
+
 def spec_problems(spec: dict[str, Any]) -> list[str]:
     """What is wrong with the contents of a lab.toml, each with what to do."""
     rules = (_value_problems, _hint_problems, _predict_problems, _figure_problems, _budget_problems)
@@ -292,7 +297,7 @@ def _value_problems(spec: dict[str, Any]) -> Iterator[str]:
         yield f"level is {spec['level']}; choose 1 to 5"
     if spec["minutes"] < 1:
         yield f"minutes is {spec['minutes']}; say how many it takes, from 1"
-    if not re.fullmatch(r"\w+\.py", spec["editable"]):
+    if not is_editable(spec["editable"]):
         yield f"editable is {spec['editable']!r}; name one Python file, such as train.py"
     if "\n" in spec["alert"].strip():
         yield "alert has several lines; make it one, as a pager shows it"
@@ -327,7 +332,7 @@ def _figure_problems(spec: dict[str, Any]) -> Iterator[str]:
     if "labels" in figure and not _is_filled_array(figure["labels"]):
         yield "[figure] labels: write an array of strings, or leave it out"
     for key in ("title", "x", "y", "bound"):
-        if key in figure and not _texts([figure[key]]):
+        if not isinstance(figure.get(key, ""), str):
             yield f"[figure] {key}: write a string, or leave it out"
     if unknown := set(figure) - {"kind", "title", "x", "y", "series", "labels", "bound", "log"}:
         yield f"[figure] unknown key {', '.join(sorted(unknown))}; remove it"
@@ -382,7 +387,7 @@ def _points(node: ast.FunctionDef) -> int:
 
 
 def _expects(source: str, word: str) -> frozenset[str]:
-    """The names after `# word:` in the first line, with or without commas between; or one state, which may hold blanks."""
+    """The names after `# word:` in the first line, commas or not; or one state, whose name may hold blanks."""
     match = re.match(rf"#\s*{word}:\s*(.*)", source)
     text = match.group(1).strip() if match else ""
     return frozenset(text.replace(",", " ").split() if "test_" in text else [text] if text else [])

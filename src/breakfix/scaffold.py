@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-from breakfix.catalog import Lab, default_roots, read_lab
+from breakfix.catalog import Lab, default_roots, is_editable, read_lab
 
 TEMPLATES = Path(__file__).with_name("templates")
 FOLDERS = {"lab": "labs", "solution": "solutions", "tests": "tests/labs"}  # of a template: of a root
@@ -66,9 +66,7 @@ def _demand_name(name: str) -> None:
 
 def _number(root: Path, wanted: int | None) -> int:
     """The number of a new lab in `root`: free there, in the project and in every root of BREAKFIX_ROOTS."""
-    taken = {
-        int(p.name[3:5]): p for r in (*default_roots(), root) for part in FOLDERS.values() for p in _labs(r / part)
-    }
+    taken = {int(p.name[3:5]): p for each in (*default_roots(), root) for p in _folders(each)}
     if wanted is None:
         after_last = max(taken, default=0) + 1
         wanted = next((n for n in (*range(after_last, 100), *range(100)) if n not in taken), 100)
@@ -79,27 +77,28 @@ def _number(root: Path, wanted: int | None) -> int:
     return wanted
 
 
-def _labs(folder: Path) -> Iterator[Path]:
-    return folder.glob("lab[0-9][0-9]_*")
+def _folders(root: Path) -> Iterator[Path]:
+    """Every folder of every lab in `root`, complete or not."""
+    return (path for part in FOLDERS.values() for path in (root / part).glob("lab[0-9][0-9]_*"))
 
 
 def _script(path: Path) -> str:
     """The source of a script, if it can be a lab's editable file."""
-    if not re.fullmatch(r"\w+\.py", path.name):
-        raise ScaffoldError(f"{path.name} is no name for a lab's file; rename it to letters and .py, as in train.py")
+    if not is_editable(path.name):
+        raise ScaffoldError(f"{path.name} is no name for a lab's file; rename it, as in train.py")
     try:
         source = path.read_text("utf-8")
         ast.parse(source)
     except OSError as error:
         raise ScaffoldError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # SyntaxError is none, but see below
+    except ValueError as error:
         raise ScaffoldError(f"{path} is not a text file in UTF-8: {error}") from None
     except SyntaxError as error:
         raise ScaffoldError(f"{path} is not valid Python: line {error.lineno}: {error.msg}") from None
     return source
 
 
-# ------------------------------------------------------------------------------------------------------- what is written
+# ------------------------------------------------------------------------------------------------------ what is written
 
 
 def _files(templates: Path, base: str) -> Iterator[tuple[Path, str]]:

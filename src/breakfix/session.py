@@ -4,14 +4,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from breakfix import evidence, predict
-from breakfix.cache import ANY_SEED, VerdictCache
+from breakfix.cache import ANY_SEED, VerdictCache, digest
 from breakfix.catalog import Catalog, Lab
-from breakfix.judge import fresh_seed
+from breakfix.evidence import Evidence, decode
+from breakfix.judge import fresh_seed, lacking
+from breakfix.predict import Scored, score
+from breakfix.render import asking
 from breakfix.subject import Job
-from breakfix.verdict import Verdict
-from breakfix.workspace import Workspace, WorkspaceError
+from breakfix.verdict import ERROR, FAILED, Verdict
+from breakfix.workspace import Workspace, WorkspaceError, content_of, shown
 from breakfix.zygote import Engine
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, the content it is about, and whether it is from an earlier time since nothing has changed."""
+
+    verdict: Verdict
+    content: str | None  # None where the file was saved while it was being judged: nobody knows which half was read
+    kept: bool = False
 
 
 @dataclass
@@ -19,9 +30,12 @@ class Session:
     """One use of the command line. A context manager: it ends the engine."""
 
     catalog: Catalog = field(default_factory=Catalog.read)
-    workspace: Workspace = field(default_factory=Workspace.find)
     cache: VerdictCache = field(default_factory=VerdictCache)
     device: str = "cpu"
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        return Workspace.find()
 
     @cached_property
     def engine(self) -> Engine:
@@ -31,48 +45,76 @@ class Session:
         return self
 
     def __exit__(self, *_) -> None:
-        self.engine.close()
+        if "engine" in self.__dict__:
+            self.engine.close()
 
-    def labs_here(self, names: list[str] | None) -> list[Lab]:
-        """The labs that were named, or that of the current folder."""
-        return [self.workspace.lab_here(self.catalog, name) for name in names or [None]]
+    def lab(self, name: str | None = None) -> Lab:
+        """The lab that was named, or that of the current folder. Raises UnknownLab, BadLab, WorkspaceError."""
+        if lab := self.workspace.lab_here(self.catalog, name):
+            return lab
+        raise WorkspaceError("which lab? Name one, as in `breakfix check lab00`, or go into its folder")
+
+    def lab_or_next(self, name: str | None = None) -> Lab:
+        """The lab that was named, or that of the current folder, or the next one. Raises as `lab` does."""
+        if lab := self.workspace.lab_here(self.catalog, name) or self.next_lab():
+            return lab
+        raise WorkspaceError("every lab that this machine can run has passed; name one to see it again")
+
+    def next_lab(self, skipped: frozenset[str] = frozenset()) -> Lab | None:
+        """The next lab to learn from, of those that this machine can run."""
+        labs = (lab for lab in self.catalog if lab.id not in skipped and not lacking(lab, self.device))
+        return self.workspace.next_lab(labs)
 
     def file(self, lab: Lab) -> Path:
         """The learner's file of `lab`. Raises WorkspaceError if it was not started."""
         file = self.workspace.file(lab)
         if not file.is_file():
-            raise WorkspaceError(f"{_shown(file)} is not there; `breakfix start {lab.id}` makes it")
+            raise WorkspaceError(f"{shown(file)} is not there; `breakfix start {lab.id}` makes it")
         return file
 
-    def judge(self, lab: Lab, path: Path, seed: int | None = None, fresh: bool = False) -> tuple[Verdict, bool]:
-        """The verdict on `path`, and whether it was kept from an earlier time because nothing has changed since."""
+    def judge(self, lab: Lab, path: Path, seed: int | None = None, fresh: bool = False) -> Judged:
+        """The verdict on the file at `path`, or, unless `fresh`, that of an earlier time if nothing has changed since."""
+        path = path.absolute()
         job = Job.of_file(lab, path, ANY_SEED if seed is None else seed, self.device)
+        content = digest(job.source)
         if not fresh and (kept := self.cache.get(job)):
-            return kept, True
+            return Judged(kept, content, kept=True)
         verdict = self.engine.judge(lab, path, fresh_seed() if seed is None else seed, self.device)
+        if content_of(path) != content:
+            return Judged(verdict, None)
         self.cache.put(job, verdict)
-        return verdict, False
+        return Judged(verdict, content)
 
-    def judge_own(self, lab: Lab, seed: int | None = None, fresh: bool = False) -> tuple[Verdict, bool]:
-        """The verdict on the learner's own file; a pass is remembered."""
-        verdict, kept = self.judge(lab, self.file(lab), seed, fresh)
-        if verdict.passed and not self.workspace.passed(lab):
-            self.workspace.record_pass(lab, verdict.seed)
-        return verdict, kept
+    def record(self, lab: Lab, judged: Judged) -> None:
+        """Remember a pass of the learner's file, or that what had passed does not always. Raises OSError."""
+        if judged.content is None:
+            return
+        if judged.verdict.passed and not self.workspace.passed(lab):
+            self.workspace.record_pass(lab, judged.content, judged.verdict.seed)
+        elif judged.verdict.state in (FAILED, ERROR) and self.workspace.passed(lab):
+            self.workspace.take_back_pass(lab, judged.content)
 
     def broken_and_fixed(self, lab: Lab, seed: int = 1) -> tuple[Verdict, Verdict]:
         """The verdicts on the starter and on the solution."""
-        return self.judge(lab, lab.starter, seed)[0], self.judge(lab, lab.solution, seed)[0]
+        return self.judge(lab, lab.starter, seed).verdict, self.judge(lab, lab.solution, seed).verdict
 
-    def predictions(self, lab: Lab) -> list[tuple[str, str | None, str | None]]:
-        """(question, the learner's answer, the right choice) from the evidence of the starter."""
-        answers = self.workspace.note(lab).get("predictions", [])
-        if not answers or all(a is None for a in answers):
+    def predict(self, lab: Lab) -> None:
+        """Ask what the learner expects, before her first run of `lab` and never again."""
+        if lab.predictions and "predictions" not in self.workspace.note(lab):
+            answers = asking.predictions(lab.predictions)
+            with self.workspace.changing(lab) as note:
+                note["predictions"] = answers
+
+    def scored_predictions(self, lab: Lab, starter: Evidence | None = None) -> list[Scored]:
+        """What the learner expected beside what the starter shows, once; `starter` is its evidence if it is at hand."""
+        note = self.workspace.note(lab)
+        answers = note.get("predictions", [])
+        if note.get("predictions_shown") or all(answer is None for answer in answers):
             return []
+        with self.workspace.changing(lab) as note:
+            note["predictions_shown"] = True
+        return score(lab, answers, self._starter_evidence(lab) if starter is None else starter)
+
+    def _starter_evidence(self, lab: Lab) -> Evidence:
         verdict = self.engine.judge(lab, lab.starter, 1, self.device, ask=False)
-        return predict.score(lab, answers, evidence.decode(verdict.frame)) if verdict.frame else []
-
-
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+        return decode(verdict.frame) if verdict.frame else {}

@@ -1,4 +1,4 @@
-"""From an error message or a complaint to the labs that answer it: what people say, weighed by how rare its words are."""
+"""From an error message or a complaint to the labs that answer it, by their own symptoms and how rare their words are."""
 
 import math
 import re
@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 from breakfix.catalog import Catalog, Lab
 
-LEAST = 0.3  # of a symptom's weight must be in the text, or no lab answers it
-NOISE = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?|['\"`]")  # addresses and counts differ from run to run
+LEAST = 0.3  # below this score no lab answers
+# What differs from run to run and from machine to machine: frames, paths, addresses, counts.
+NOISE = re.compile(
+    r'Traceback \(most recent call last\)|File "[^"\n]*", line \d+(, in \S+)?'
+    r"|(?:[A-Za-z]:)?(?:[A-Za-z0-9_.~<>-]*[/\\]){2,}[A-Za-z0-9_.~-]*|0x[0-9A-Fa-f]+|\d+"
+)
+FUNCTION_WORDS = frozenset(
+    "a an the and or but if then it its i my we our you is are was be been has have had do does did"
+    " in on at of to by for from with as this that there than so".split()
+)
 
 
 @dataclass(frozen=True)
@@ -23,32 +31,42 @@ class Match:
 
 def find(text: str, catalog: Catalog, most: int = 5) -> list[Match]:
     """The labs whose symptoms fit `text`, best first; none if nothing fits."""
-    said = set(tokens(text))
-    weights = _weights(catalog)
-    best = [
-        max((Match(lab, s, _fit(s, said, weights)) for s in lab.symptoms), key=lambda m: m.score) for lab in catalog
-    ]
-    return sorted((m for m in best if m.score >= LEAST), key=lambda m: (-m.score, m.lab.id))[:most]
+    said, weights = set(tokens(text)), _weights(catalog)
+    found = []
+    for lab in catalog:
+        fit, symptom = max((_fit(set(tokens(s)), said, weights), s) for s in lab.symptoms)
+        found.append((fit, Match(lab, symptom, fit[0])))
+    found.sort(key=lambda f: f[0], reverse=True)  # a stable sort: of equals the lab that comes first in the catalog
+    return [match for _, match in found if match.score >= LEAST][:most]
 
 
 def tokens(text: str) -> list[str]:
-    """Words in lower case without numbers; Chinese, which has no blanks, as pairs of characters."""
-    text = NOISE.sub(" ", unicodedata.normalize("NFKC", text).lower())
-    words = re.findall(r"[a-z_][a-z_.]*[a-z_]|[a-z]", text)
-    runs = re.findall(r"[\u4e00-\u9fff]+", text)
-    return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
+    """Words in lower case, of OutOfMemoryError its parts too; Chinese, which has no blanks, as pairs of characters."""
+    text = NOISE.sub(" ", unicodedata.normalize("NFKC", text))
+    found = []
+    for word in re.findall(r"[A-Za-z_]+", text):
+        parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", word) if not word.islower() and "_" not in word else []
+        found += {part.strip("_").lower() for part in (word, *parts)} - FUNCTION_WORDS - {""}
+    runs = re.findall(r"[\u3400-\u9fff]+", text)
+    return found + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
 def _weights(catalog: Catalog) -> dict[str, float]:
     """Inverse document frequency over the labs: a word that every lab uses tells nothing."""
     labs = list(catalog)
     count = Counter(token for lab in labs for token in {t for s in lab.symptoms for t in tokens(s)})
-    return {token: math.log(1 + len(labs) / n) for token, n in count.items()}
+    return {token: math.log(1 + len(labs) / n) for token, n in count.items()} | {"": math.log(1 + len(labs))}
 
 
-def _fit(symptom: str, said: set[str], weights: dict[str, float]) -> float:
-    """The share of the symptom's weight that was said, and, so that long symptoms can win, a little for how much."""
-    wanted = set(tokens(symptom))
-    total = sum(weights[t] for t in wanted)
-    found = sum(weights[t] for t in wanted & said)
-    return found / total * (1 - 0.5 ** len(wanted & said)) if total else 0.0
+def _fit(wanted: set[str], said: set[str], weights: dict[str, float]) -> tuple[float, float]:
+    """(score, share of the symptom that was said).
+
+    Either much of the symptom was said, as in a pasted traceback, or much of what was said is in the symptom, as in one
+    or two words; and the more words agree, the less it is by chance.
+    """
+    rare = weights[""]  # what a word weighs that no lab knows
+    agreed = sum(weights[t] for t in wanted & said)
+    if not agreed:
+        return 0.0, 0.0
+    of_symptom, of_text = (agreed / sum(weights.get(t, rare) for t in words) for words in (wanted, said))
+    return max(of_symptom, of_text) * (1 - 0.5 ** len(wanted & said)), of_symptom

@@ -1,8 +1,11 @@
-"""What a lab must keep: every rule about its content is a check here, and its message says what the author should do."""
+"""What a lab must keep, proved by running it: starters fail as declared, fixes pass, wrong fixes fail, commands run.
 
-import ast
+The rules that need no run are in `breakfix.rules`. Every message says what the lab's author should do.
+"""
+
 import os
-import re
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,34 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from breakfix import evidence
 from breakfix.cache import VerdictCache
-from breakfix.catalog import Catalog, Lab, Problem, Variant
+from breakfix.catalog import Catalog, Lab, Problem
+from breakfix.judge import lacking
+from breakfix.predict import right_choice
+from breakfix.rules import content_problems, listed, parts_to_fill_in, readme_commands, shown
 from breakfix.subject import Job
 from breakfix.verdict import FAILED, PASSED, Verdict
 from breakfix.zygote import ENVIRONMENT, Engine
 
 PINNED = "2.14.1"  # where wrong variants must fail exactly the checks that they name
-MIN_RIGHT, MIN_WRONG, POINTS = 3, 5, 10
-STARTER_LINES = range(30, 121)
-README_PARTS = ("The code", "Reproduce", "What you may change", "The contract", "What is checked")
-SOLUTION_PARTS = (
-    "Cause", "Evidence", "Other right fixes and what they cost", "Wrong fixes and what they break",
-    "In your own code", "In the wild", "What the articles say",
-)  # fmt: skip
-LIBRARIES = {
-    "torch",
-    "torchvision",
-    "torchmetrics",
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "onnxscript",
-    "PIL",
-    "fastapi",
-    "httpx",
-}
+COMMAND_SECONDS = 120  # a command of the README: its reader waits for it
 
 
 @dataclass
@@ -47,10 +36,11 @@ class Report:
     lab: str
     problems: list[Problem] = field(default_factory=list)
     verdicts: list[tuple[str, Verdict]] = field(default_factory=list)  # (role or file, verdict)
+    lacks: str = ""  # what this machine lacks to run the lab
 
     @property
     def holds(self) -> bool:
-        return not self.problems
+        return not self.problems and not self.lacks
 
 
 @dataclass(frozen=True)
@@ -69,22 +59,29 @@ def verify(
     seeds: Sequence[int] = (1,),
     cache: VerdictCache | None = None,
     device: str = "cpu",
+    fresh: bool = False,
     on_step: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Report:
-    """Verify every rule on `lab`; `on_step(done, total, what)` follows the progress."""
-    report = Report(lab.id, list(content_problems(lab, catalog)))
-    if report.problems:
+    """Verify every rule on `lab`; `on_step(done, total, what)` follows the progress.
+
+    `cache` must be filled by this function alone: what it holds counts as verdicts whose evidence was in order. With
+    `fresh` nothing is taken from it.
+    """
+    content = list(content_problems(lab, catalog))
+    report = Report(lab.id, [*content, *parts_to_fill_in(lab)])
+    if not content and (missing := lacking(lab, device)):
+        report.lacks = missing[1]
+    if content or report.lacks:
         return report
     cases = [(case, seed) for case in cases_of(lab, device) for seed in seeds]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        judged = pool.map(lambda c: _judge(lab, c[0], c[1], engine, cache, device), cases)
-        for done, ((case, seed), verdict) in enumerate(zip(cases, judged, strict=True), 1):
+        judged = pool.map(_Judge(lab, engine, cache, device, fresh), cases)
+        for done, ((case, seed), (verdict, problems)) in enumerate(zip(cases, judged, strict=True), 1):
             on_step(done, len(cases), f"{case.role}, seed {seed}")
             report.verdicts.append((case.role, verdict))
-            report.problems += _case_problems(lab, case, verdict)
-    report.problems += _unbroken_checks(lab)
-    report.problems += _evidence_problems(lab, engine, device)
-    report.problems += _command_problems(lab)
+            report.problems += [*_case_problems(lab, case, verdict), *problems]
+    report.problems += [*_unbroken_checks(lab), *_command_problems(lab)]
+    report.problems = list(dict.fromkeys(report.problems))  # several seeds find the same
     return report
 
 
@@ -103,200 +100,157 @@ def outcome(verdict: Verdict) -> frozenset[str]:
     return verdict.failed_checks if verdict.state in (PASSED, FAILED) else frozenset([verdict.state])
 
 
-# ---------------------------------------------------------------------------------------------- without running anything
+# ------------------------------------------------------------------------------------------------------- case by case
 
 
-def content_problems(lab: Lab, catalog: Catalog) -> Iterator[Problem]:
-    """What can be seen wrong in the lab's files without running them."""
-    yield from _missing_files(lab)
-    if not all(path.is_file() for path in _files_of(lab)):
-        return
-    yield from _readme_problems(lab)
-    yield from _starter_problems(lab)
-    yield from _check_problems(lab)
-    for variant in lab.variants:
-        yield from _variant_problems(lab, variant)
-    yield from _count_problems(lab)
-    for name in set(lab.prerequisites) - {other.id for other in catalog}:
-        yield Problem("lab.toml", f"prerequisite {name} is no lab; name one of {', '.join(o.id for o in catalog)}")
+@dataclass(frozen=True)
+class _Judge:
+    """Judges the cases of one lab, from several threads at once."""
 
+    lab: Lab
+    engine: Engine
+    cache: VerdictCache | None
+    device: str
+    fresh: bool
+    starting: Lock = field(default_factory=Lock)  # else each of the first threads would start the engine
 
-def _files_of(lab: Lab) -> list[Path]:
-    solution = lab.solution_path / "README.md"
-    return [lab.starter, lab.path / "README.md", lab.path / "measure.py", lab.solution, solution, lab.checks_path]
-
-
-def _missing_files(lab: Lab) -> Iterator[Problem]:
-    for path in _files_of(lab):
-        if not path.is_file():
-            yield Problem(str(path.relative_to(lab.root)), "is missing; write it (`breakfix new` shows its form)")
-
-
-def _readme_problems(lab: Lab) -> Iterator[Problem]:
-    for name, text, parts, placeholder in (
-        ("README.md", (lab.path / "README.md").read_text("utf-8"), README_PARTS, "{alert}"),
-        ("solution README.md", (lab.solution_path / "README.md").read_text("utf-8"), SOLUTION_PARTS, "{evidence}"),
-    ):
-        found = tuple(re.findall(r"^## (.+?)\s*$", text, re.M))
-        if found != parts:
-            yield Problem(name, f"has the parts {', '.join(found) or 'none'}; write exactly {', '.join(parts)}")
-        if placeholder not in text:
-            yield Problem(name, f"lacks {placeholder}; put it where the text of lab.toml or of a run belongs")
-
-
-def _starter_problems(lab: Lab) -> Iterator[Problem]:
-    source = lab.starter.read_text("utf-8")
-    if len(source.splitlines()) not in STARTER_LINES:
-        lines = len(source.splitlines())
-        yield Problem(lab.editable, f"has {lines} lines; keep it between {STARTER_LINES[0]} and {STARTER_LINES[-1]}")
-    for name in sorted(_imports(source) - LIBRARIES - sys.stdlib_module_names):
-        yield Problem(lab.editable, f"imports {name}; a lab's file uses torch, its friends and at most breakfix.data")
-
-
-def _imports(source: str) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    return {n.partition(".")[0] for n in names if not (n == "breakfix.data" or n.startswith("breakfix.data."))}
-
-
-def _check_problems(lab: Lab) -> Iterator[Problem]:
-    for check in lab.checks:
-        if not check.says:
-            yield Problem(check.name, "has no docstring; say what it demands and why it matters")
-        if not isinstance(check.points, int) or check.points < 1:
-            yield Problem(check.name, "is worth nothing; mark it with @check(points=N), an integer from 1")
-    if (total := sum(c.points for c in lab.checks if isinstance(c.points, int))) != POINTS:
-        yield Problem("test_checks.py", f"is worth {total} points in all; make it {POINTS}")
-    if len(lab.checks) < 3:
-        yield Problem(
-            "test_checks.py", "needs three checks: the symptom is gone, the cause is gone, nothing else broke"
-        )
-    yield from _name_problems(lab, "test_checks.py, first line `# starter:`", lab.starter_fails)
-
-
-def _variant_problems(lab: Lab, variant: Variant) -> Iterator[Problem]:
-    where = f"{variant.kind}/{variant.path.name}"
-    if not variant.reason:
-        yield Problem(where, f"does not say why; write it in line {1 if variant.kind == 'right' else 2}, as a comment")
-    if variant.kind == "wrong":
-        yield from _name_problems(lab, f"{where}, first line `# wrong:`", variant.expects)
-
-
-def _name_problems(lab: Lab, where: str, names: frozenset[str]) -> Iterator[Problem]:
-    from breakfix.verdict import STATES
-
-    known = {check.name for check in lab.checks} | set(STATES) - {PASSED, FAILED}
-    if not names:
-        yield Problem(where, f"names nothing; name what must fail: {', '.join(sorted(known))}")
-    for name in sorted(names - known):
-        yield Problem(where, f"names {name}, which is neither a check nor a state")
-
-
-def _count_problems(lab: Lab) -> Iterator[Problem]:
-    for kind, least in (("right", MIN_RIGHT), ("wrong", MIN_WRONG)):
-        if (count := sum(v.kind == kind for v in lab.variants)) < least:
-            yield Problem(f"{kind}/", f"holds {count} variants; write at least {least}")
-
-
-# --------------------------------------------------------------------------------------------------------- by running
-
-
-def _judge(lab: Lab, case: Case, seed: int, engine: Engine, cache: VerdictCache | None, device: str) -> Verdict:
-    job = Job.of_file(lab, case.path, seed, device)
-    kept = cache.get(job) if cache else None
-    if kept:
-        return kept
-    verdict = engine.judge(lab, case.path, seed, device)
-    if cache:
-        cache.put(job, verdict)
-    return verdict
+    def __call__(self, case_and_seed: tuple[Case, int]) -> tuple[Verdict, list[Problem]]:
+        """The verdict on one case, and what is wrong with its evidence; kept only where nothing is."""
+        case, seed = case_and_seed
+        job = Job.of_file(self.lab, case.path, seed, self.device)
+        if self.cache and not self.fresh and (kept := self.cache.get(job)):
+            return kept, []
+        with self.starting:
+            self.engine.start()
+        verdict = self.engine.judge(self.lab, case.path, seed, self.device)
+        problems = list(_evidence_problems(self.lab, case, verdict))
+        if self.cache and not problems:
+            self.cache.put(job, verdict)
+        return verdict, problems
 
 
 def _case_problems(lab: Lab, case: Case, verdict: Verdict) -> Iterator[Problem]:
-    got, where = outcome(verdict), f"{case.role}, seed {verdict.seed}"
+    got, where = outcome(verdict), f"{shown(lab, case.path)}, seed {verdict.seed}"
+    declared = f"first line of {'test_checks.py' if case.role == 'starter' else 'the file'}"
     if case.expects == got:
         return
     if not case.expects:
         told = verdict.detail or "; ".join(f"{c.name}: {c.message}" for c in verdict.checks if not c.passed)
-        yield Problem(where, f"must pass and is {verdict.state}: {told}")
+        yield Problem(where, f"must pass and is {verdict.state}; correct it or the checks: {told}")
     elif not got:
-        yield Problem(where, f"passes; it must fail {_names(case.expects)}. Sharpen a check, or drop the variant")
+        yield Problem(where, f"passes; it must fail {listed(case.expects)}. Sharpen a check, or drop the variant")
     elif _exact(verdict):
         detail = f" {verdict.detail}" if verdict.detail else ""
         yield Problem(
             where,
-            f"fails {_names(got)}; declared is {_names(case.expects)}. Correct the first line or the checks.{detail}",
+            f"fails {listed(got)}; declared is {listed(case.expects)}. Correct the {declared}, or the checks.{detail}",
         )
     elif not case.expects & got:
-        yield Problem(where, f"fails {_names(got)}, none of the declared {_names(case.expects)}")
+        yield Problem(where, f"fails {listed(got)}, none of {listed(case.expects)}, which the {declared} declares")
 
 
 def _exact(verdict: Verdict) -> bool:
     return verdict.device == "cpu" and verdict.versions.get("torch", "").partition("+")[0] == PINNED
 
 
-def _names(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names))
-
-
 def _unbroken_checks(lab: Lab) -> Iterator[Problem]:
     broken = lab.starter_fails.union(*(v.expects for v in lab.variants if v.kind == "wrong"))
     for check in lab.checks:
         if check.name not in broken:
-            yield Problem(check.name, "is failed by no wrong variant; write one, or drop the check")
+            where = f"{shown(lab, lab.checks_path)}::{check.name}"
+            yield Problem(where, "is failed by no wrong variant; write one, or drop the check")
 
 
-def _evidence_problems(lab: Lab, engine: Engine, device: str) -> Iterator[Problem]:
-    """The keys that the figure and the predictions name are in the evidence."""
-    for role, path in (("starter", lab.starter), ("solution", lab.solution)):
-        verdict = engine.judge(lab, path, 1, device, ask=False)
-        keys = set(evidence.decode(verdict.frame)) if verdict.frame else set()
-        wanted = [*lab.figure["series"], *([lab.figure["bound"]] if "bound" in lab.figure else [])]
-        if role == "starter":
-            wanted += [p["evidence"] for p in lab.predictions if "evidence" in p]
-        if keys or verdict.passed:
-            for key in sorted(set(wanted) - keys):
-                yield Problem("lab.toml", f"names evidence {key!r}, which the {role} does not produce")
+def _evidence_problems(lab: Lab, case: Case, verdict: Verdict) -> Iterator[Problem]:
+    """What lab.toml says of the evidence is so, and what the checks say rests on it."""
+    if case.role not in ("starter", "solution") or not verdict.frame:
+        return
+    found = evidence.decode(verdict.frame)
+    drawn = {*lab.figure["series"], *([lab.figure["bound"]] if "bound" in lab.figure else [])}
+    asked = {p["evidence"] for p in lab.predictions if "evidence" in p} if case.role == "starter" else set()
+    for key in sorted((drawn | asked) - found.keys()):
+        told = f"names evidence {key!r}, which the {case.role} does not produce; correct it, or measure.py"
+        yield Problem(shown(lab, lab.path / "lab.toml"), told)
+    if case.role == "starter":
+        yield from _prediction_problems(lab, found)
+    for check in verdict.checks if case.role == "solution" else ():
+        if not check.figures:
+            where = f"{shown(lab, lab.checks_path)}::{check.name}"
+            yield Problem(where, "records no figure; assert with at_most, at_least or equal")
+
+
+def _prediction_problems(lab: Lab, found: evidence.Evidence) -> Iterator[Problem]:
+    for number, prediction in enumerate(lab.predictions, 1):
+        key = prediction.get("evidence")
+        if key in found and not _is_answered(prediction, found):
+            told = f"[[predict]] {number}: no choice is what the evidence {key!r} says; add it, or name another key"
+            yield Problem(shown(lab, lab.path / "lab.toml"), told)
+
+
+def _is_answered(prediction: dict, found: evidence.Evidence) -> bool:
+    try:
+        return right_choice(prediction, found) is not None
+    except (TypeError, ValueError):  # an array, a list: nothing that a choice could be
+        return False
 
 
 def _command_problems(lab: Lab) -> Iterator[Problem]:
     """The README's commands, run beside a copy of the starter, and then of the solution."""
-    for role, path in (("starter", lab.starter), ("solution", lab.solution)):
+    for role, path, allowed in (("starter", lab.starter, (0, 1)), ("solution", lab.solution, (0,))):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / lab.editable).write_bytes(path.read_bytes())
             for command in readme_commands(lab):
-                done = _run(command, folder)
-                if done is None:
-                    yield Problem(
-                        "README.md", f"`{command}` with the {role} takes longer than two minutes; make it shorter"
-                    )
-                elif done.returncode not in ((0, 1) if role == "starter" else (0,)) or not done.stdout + done.stderr:
-                    tail = (done.stdout + done.stderr)[-300:].strip()
-                    yield Problem(
-                        "README.md", f"`{command}` with the {role} exits with {done.returncode}: {tail or 'no output'}"
-                    )
+                status, output = _run(command, folder)
+                if status not in allowed or not output.strip():
+                    told = f"`{command}` with the {role} {_how_it_ended(status)}; correct it or the {role}: "
+                    yield Problem(shown(lab, lab.path / "README.md"), told + (output[-300:].strip() or "no output"))
 
 
-def readme_commands(lab: Lab) -> list[str]:
-    """The lines that start with `$ ` in the README's console blocks."""
-    blocks = re.findall(r"^```console\n(.*?)^```", (lab.path / "README.md").read_text("utf-8"), re.M | re.S)
-    return [line[2:].strip() for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+def _how_it_ended(status: int | None) -> str:
+    return f"takes longer than {COMMAND_SECONDS} s" if status is None else f"exits with {status}"
 
 
-def _run(command: str, folder: str) -> subprocess.CompletedProcess | None:
-    words = command.split()
-    if words[0] == "breakfix":
-        words = ["python", "-m", "breakfix", *words[1:]]
-    if words[0] == "python":
-        words[0] = sys.executable
-    environment = os.environ | {"OMP_NUM_THREADS": ENVIRONMENT["OMP_NUM_THREADS"]}
+def _run(command: str, folder: str) -> tuple[int | None, str]:
+    """(exit status, output); no status if it takes too long. Nothing that it started is then left behind."""
+    with tempfile.TemporaryFile() as output:  # not a pipe, which a forgotten worker of the command would hold open
+        try:
+            process = subprocess.Popen(
+                _words(command),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # ValueError: quotes that do not close
+            return 127, str(error)
+        status = _waited(process)
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
+
+
+def _waited(process: subprocess.Popen) -> int | None:
     try:
-        return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+        return process.wait(COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
         return None
-    except OSError as error:
-        return subprocess.CompletedProcess(words, 127, "", str(error))
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+            process.wait()
+
+
+def _words(command: str) -> list[str]:
+    """The command's words, run by this very interpreter."""
+    words = shlex.split(command)
+    if words[:1] == ["breakfix"]:
+        words[:1] = ["python", "-m", "breakfix"]
+    return [sys.executable, *words[1:]] if words[:1] == ["python"] else words
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the tools beside its interpreter first, such as torchrun."""
+    tools = Path(sys.executable).parent
+    path = os.pathsep.join(filter(None, [str(tools), os.environ.get("PATH")]))
+    return os.environ | {"OMP_NUM_THREADS": ENVIRONMENT["OMP_NUM_THREADS"], "PATH": path}

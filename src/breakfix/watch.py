@@ -1,121 +1,185 @@
-"""The main loop of learning: judge at every save, always show the next step, go on when a lab passes."""
+"""The main loop of learning: judge at every save, always show the next step, go on when a lab passes.
 
+The file's content is looked at several times a second. That survives whatever an editor does (write and rename, delete
+and create), needs nothing of the file system, and costs less than one judged save in an hour.
+"""
+
+import json
+import os
 import select
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
-from breakfix.cache import digest
 from breakfix.catalog import Lab
-from breakfix.render import terminal
-from breakfix.render.terminal import console
-from breakfix.session import Session
-from breakfix.workspace import WorkspaceError
+from breakfix.render import asking, terminal
+from breakfix.session import Judged, Session
+from breakfix.verdict import ENVIRONMENT
+from breakfix.workspace import WorkspaceError, content_of, shown
 
-TICK_MS = 300
-KEYS = "[dim]Enter one of: [bold]h[/] hint · [bold]r[/] judge again on a fresh seed · [bold]n[/] next lab · [bold]q[/] quit[/]"
+TICK = 0.2  # seconds between two looks at the file
+KEYS = "h hint · r judge again on a fresh seed · n another lab · q quit"
 
 
 class Watch:
-    """One run of the loop."""
+    """One run of the loop. With `as_json` it prints one line of JSON per verdict and nothing else."""
 
-    def __init__(self, session: Session):
-        self.session = session
-        self.listening = sys.stdin.isatty() or not sys.stdin.closed
+    def __init__(self, session: Session, as_json: bool = False):
+        self.session, self.as_json = session, as_json
+        self.console = Console(quiet=True) if as_json else terminal.console
+        self.skipped: frozenset[str] = frozenset()
 
-    def run(self, lab: Lab | None) -> None:
+    def run(self, lab: Lab) -> None:
         """Watch `lab`, then each next one, until there is none or the learner quits."""
-        while lab is not None:
-            if not self._until_passed(lab):
-                return
-            lab = self.session.workspace.next_lab(self.session.catalog)
-        console.print("[bold green]every lab has passed[/]")
+        following: Lab | None = lab
+        try:
+            while following:
+                following = self._watch(following)
+        except KeyboardInterrupt:
+            self.console.print()
 
-    def _until_passed(self, lab: Lab) -> bool:
-        """Judge at every save until it passes or is skipped; False if the learner quits."""
+    def _watch(self, lab: Lab) -> Lab | None:
+        """Judge at every save until it passes or is skipped; the lab to go on with, None to end."""
         file = self.session.workspace.start(lab)
-        console.rule(f"{lab.id}  {escape(lab.title)}")
-        console.print(
-            f"[italic]{escape(lab.alert)}[/]\nfix [bold]{escape(str(file))}[/]; {escape(str(file.parent / 'README.md'))} says what it must do"
-        )
-        judged = None
-        for content, key in self._events(file):
-            if key == "q":
-                return False
-            if key == "n":
-                return self._skip(lab)
-            if key == "h":
-                self._hint(lab)
-            elif (content != judged or key == "r") and self._judge(lab, content, fresh=key == "r"):
-                return True
-            judged = content
-        return False
+        self._introduce(lab, file)
+        with Keys() as keys:
+            for content, key in _events(file, keys):
+                if key == "q":
+                    return None
+                if key == "n" and (other := self._other(lab)):
+                    return other
+                if key == "h":
+                    self._hint(lab)
+                elif key in ("", "r") and self._judge(lab, file, content, fresh=key == "r", keys=keys):
+                    return self._next()
+        return None
 
-    def _judge(self, lab: Lab, content: str | None, fresh: bool) -> bool:
+    def _introduce(self, lab: Lab, file: Path) -> None:
+        self.console.rule(escape(terminal.heading(lab)))
+        self.console.print(Text(lab.alert, "italic"))
+        readme = escape(shown(file.parent / "README.md"))
+        self.console.print(f"fix [bold]{escape(shown(file))}[/]; what it must do is in {readme}\n")
+        if not self.as_json and asking.can_ask():
+            self.session.predict(lab)
+
+    def _judge(self, lab: Lab, file: Path, content: str | None, fresh: bool, keys: "Keys") -> bool:
+        """Whether the file as it is now has passed."""
         if content is None:
-            name = escape(str(self.session.workspace.file(lab)))
-            console.print(f"[yellow]{name} is gone[/]; save it again, or `breakfix reset {lab.id}` in another terminal")
+            self.console.print(f"[yellow]{escape(shown(file))} is gone[/]")
+            self._say_next(f"save it again, or `breakfix start {lab.id}` in another terminal", keys)
             return False
         try:
-            with console.status("measuring"):
-                verdict, _ = self.session.judge_own(lab, fresh=fresh)
-        except (WorkspaceError, OSError):  # deleted or half written in the meantime: the next look sees it
+            with self.console.status("measuring"):
+                judged = self.session.judge(lab, file, fresh=fresh)
+            self._show(lab, judged)
+            self.session.record(lab, judged)
+        except (WorkspaceError, OSError) as error:  # removed or unwritable: nothing that the next save could not mend
+            terminal.errors.print(f"{error}", style="yellow", markup=False)
+            self._say_next(f"mend that, then save {file.name} again", keys)
             return False
-        console.print(terminal.verdict(verdict, lab))
-        if not verdict.passed:
-            console.print(f"next: change [bold]{escape(self.session.workspace.file(lab).name)}[/] and save it")
-            console.print(KEYS)
-        return verdict.passed
+        if not (judged.verdict.passed and self.session.workspace.passed(lab)):
+            lacking = judged.verdict.exit_code == ENVIRONMENT
+            self._say_next("another lab, or another machine" if lacking else f"change {file.name} and save it", keys)
+            return False
+        return True
+
+    def _show(self, lab: Lab, judged: Judged) -> None:
+        if self.as_json:
+            return print(json.dumps(judged.verdict.to_json(), allow_nan=False), flush=True)
+        self.console.print(terminal.verdict(judged.verdict, lab))
+        for scored in self.session.scored_predictions(lab):
+            self.console.print(asking.scored(scored))
+        if judged.verdict.passed:
+            self.console.print(f"[dim]`breakfix explain {lab.id}` tells the cause and other fixes[/]\n")
+
+    def _say_next(self, what: str, keys: "Keys") -> None:
+        ways = f"{KEYS}{'' if keys.single else ' · then Enter'}" if keys.open else "Ctrl-C quits"
+        self.console.print(f"next: [bold]{escape(what)}[/]\n[dim]{ways}[/]\n")
 
     def _hint(self, lab: Lab) -> None:
-        from breakfix.cli.learner import next_hint
+        seen = self.session.workspace.next_hint(lab)
+        self.console.print(f"[bold]hint {seen} of {len(lab.hints)}[/]  {escape(lab.hints[seen - 1])}\n")
 
-        seen = next_hint(self.session, lab)
-        console.print(f"[bold]hint {seen} of {len(lab.hints)}[/]  {escape(lab.hints[seen - 1])}")
+    def _next(self) -> Lab | None:
+        """The lab to go on with: skipped ones come last."""
+        following = self.session.next_lab(self.skipped)
+        if following is None and self.skipped:
+            self.skipped = frozenset()
+            following = self.session.next_lab()
+        if following is None:
+            self.console.print("[bold green]every lab that this machine can run has passed[/]")
+        return following
 
-    def _skip(self, lab: Lab) -> bool:
-        labs = list(self.session.catalog)
-        later = [other for other in labs[labs.index(lab) + 1 :] if not self.session.workspace.passed(other)]
-        if not later:
-            console.print("there is no later lab")
-            return self._until_passed(lab)
-        return self._until_passed(later[0])
-
-    def _events(self, file: Path) -> Iterator[tuple[str | None, str]]:
-        """(content, key) at once and then whenever the file may have changed or a key was entered."""
-        yield _content(file), ""
-        for _ in _wakes(file.parent):
-            if (key := self._key()) is None:
-                self.listening = False
-            yield _content(file), key or ""
-
-    def _key(self) -> str | None:
-        """The key that was entered, or nothing; None at the end of input."""
-        if not self.listening or sys.platform == "win32" or not select.select([sys.stdin], [], [], 0)[0]:
-            return ""
-        line = sys.stdin.readline()
-        return line.strip().lower()[:1] if line else None
-
-
-def _content(file: Path) -> str | None:
-    """What the file holds now: editors replace files, so its content and not its date tells a change."""
-    try:
-        return digest(file.read_bytes())
-    except OSError:
+    def _other(self, lab: Lab) -> Lab | None:
+        """Another lab, since the learner wants this one later."""
+        for skipped in (self.skipped | {lab.id}, frozenset({lab.id})):
+            if other := self.session.next_lab(skipped):
+                self.skipped = skipped
+                return other
+        self.console.print("no other lab is left")
         return None
 
 
-def _wakes(folder: Path) -> Iterator[None]:
-    """Whenever something in `folder` changes, and every TICK_MS in case the folder itself was replaced."""
-    try:
-        from watchfiles import watch
-    except ImportError:
-        raise WorkspaceError("watch needs watchfiles: pip install 'breakfix[watch]'") from None
+class Keys:
+    """The keys of a terminal, one at a time where it allows, else line by line; none once input has ended."""
+
+    def __init__(self):
+        self.open = sys.stdin is not None and not sys.stdin.closed and sys.platform != "win32"
+        self.single = False
+
+    def __enter__(self) -> "Keys":
+        if self.open and sys.stdin.isatty():
+            import termios
+            import tty
+
+            self._before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin, termios.TCSANOW)
+            self.single = True
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.single:
+            import termios
+
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, self._before)
+
+    def within(self, seconds: float) -> str:
+        """The keys that are pressed within so many seconds, in lower case."""
+        if not self.open:
+            time.sleep(seconds)
+            return ""
+        if not select.select([sys.stdin], [], [], seconds)[0]:
+            return ""
+        pressed = os.read(sys.stdin.fileno(), 1024)  # not readline(), which would keep further lines to itself
+        self.open = bool(pressed)
+        if pressed.startswith(b"\x1b"):  # an arrow or a function key, whose letters mean nothing here
+            return ""
+        text = pressed.decode(errors="ignore").lower()
+        return text if self.single else "".join(line.strip()[:1] for line in text.splitlines())
+
+
+def _events(file: Path, keys: Keys) -> Iterator[tuple[str | None, str]]:
+    """(content, key): at once, then whenever the file holds something else, and whenever a key is pressed."""
+    content = content_of(file)
+    yield content, ""
     while True:
-        seen = folder if folder.is_dir() else folder.parent
-        for _ in watch(seen, rust_timeout=TICK_MS, yield_on_timeout=True, recursive=False, raise_interrupt=True):
-            yield
-            if seen != (folder if folder.is_dir() else folder.parent):
-                break
+        for key in keys.within(TICK):
+            if key.isalpha():
+                yield content, key
+        if content_of(file) != content:
+            content = _settled(file)
+            yield content, ""
+
+
+def _settled(file: Path) -> str | None:
+    """The content once it stays the same for a moment: some editors empty a file before they fill it."""
+    content, before = content_of(file), object()
+    while content != before:
+        time.sleep(TICK / 4)
+        before, content = content, content_of(file)
+    return content

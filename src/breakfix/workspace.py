@@ -7,16 +7,25 @@ lab08/train.py           hers; `start` never overwrites it, `reset` keeps a copy
 import difflib
 import json
 import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from breakfix.cache import digest, lab_digest
+from breakfix.cache import digest
 from breakfix.catalog import Catalog, Lab, UnknownLab
 
-STATE_FILE = "breakfix.json"
-EMPTY: dict[str, Any] = {"version": 1, "labs": {}}
+STATE_FILE, VERSION = "breakfix.json", 1
+LAB_FOLDER = re.compile(r"lab\d\d")
+STARTED, CHANGED, PASSED, NOT_STARTED = "started", "changed since it passed", "passed", "not started"
+# What a lab's entry may hold, and of which type; what is not named here is kept as it is.
+NOTE_TYPES = {
+    "started": str, "hints": int, "predictions": list, "predictions_shown": bool, "solution_seen": str, "passed": dict
+}  # fmt: skip
 
 
 class WorkspaceError(Exception):
@@ -28,13 +37,16 @@ class Workspace:
     """A learner's folder."""
 
     root: Path
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=lambda: {"version": VERSION, "labs": {}})
 
     @classmethod
     def find(cls, start: Path | None = None) -> "Workspace":
-        """The workspace that `start` (default: the current folder) lies in: the nearest folder with a state file, or `start`."""
-        start = (start or Path.cwd()).resolve()
-        root = next((p for p in (start, *start.parents) if (p / STATE_FILE).is_file()), start)
+        """The workspace round `start` (default: the current folder), else a new one there. Raises WorkspaceError."""
+        start = (start or _here()).resolve()
+        root = next((p for p in (start, *start.parents) if (p / STATE_FILE).is_file()), None)
+        if root is None:  # somebody may have deleted the state file, and be in the folder of a lab
+            is_lab = LAB_FOLDER.fullmatch(start.name) and (start / "README.md").is_file()
+            root = start.parent if is_lab else start
         return cls(root, _read(root / STATE_FILE))
 
     # ---- files
@@ -44,105 +56,207 @@ class Workspace:
         return self.root / lab.id / lab.editable
 
     def start(self, lab: Lab) -> Path:
-        """Give the learner a copy of the starter and the lab's README; an existing file is left as it is."""
+        """Give the learner a copy of the starter and of the lab's README; what is there already is left as it is."""
         file = self.file(lab)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            _write(file, lab.starter.read_text("utf-8"))
-        if not (readme := file.parent / "README.md").exists():
-            _write(readme, lab.readme())
-        self.note(lab).setdefault("started", _now())
-        self.save()
+        copies = {file: lab.starter.read_bytes(), file.parent / "README.md": lab.readme().encode()}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            for path, content in copies.items():
+                _create(path, content)
+        except (FileExistsError, NotADirectoryError):
+            raise WorkspaceError(f"{file.parent} is in the way: it is no folder; move it, then start again") from None
+        if not file.is_file():
+            raise WorkspaceError(f"{file} is in the way: it is not a file, or a broken link; move it, then start again")
+        with self.changing(lab) as note:
+            note.setdefault("started", _now())
         return file
 
     def reset(self, lab: Lab) -> Path | None:
-        """Put the starter back; the learner's file is kept under the name that is returned."""
+        """Put the starter back; what was there is kept under the name that is returned."""
+        lab.starter.read_bytes(), lab.readme()  # a lab that cannot be read must not cost the learner her file
         file, kept = self.file(lab), None
-        if file.exists():
-            kept = _free_name(file)
-            os.replace(file, kept)
+        with _alone_in(self.root):
+            if os.path.lexists(file):
+                kept = _free_name(file)
+                file.rename(kept)
         self.start(lab)
         return kept
 
     def diff(self, lab: Lab, against: Path, name: str) -> list[str]:
         """Lines of a unified diff from the learner's file to `against`, which is shown as `name`."""
-        mine = self.file(lab).read_text("utf-8").splitlines()
-        other = against.read_text("utf-8").splitlines()
+        mine, other = (p.read_text("utf-8", errors="replace").splitlines() for p in (self.file(lab), against))
         return list(difflib.unified_diff(mine, other, f"{lab.id}/{lab.editable}", name, lineterm=""))
 
-    def lab_here(self, catalog: Catalog, name: str | None) -> Lab:
-        """The lab called `name`; without one, that of the current folder. Raises UnknownLab, BadLab, WorkspaceError."""
-        if name:
-            return catalog[Path(name).name if os.sep in name else name]
-        for folder in (here := Path.cwd().resolve(), *here.parents):
-            try:
-                return catalog[folder.name]
-            except UnknownLab:
-                continue
-        raise WorkspaceError("which lab? Name one, as in `breakfix check lab00`, or go into its folder")
+    def lab_here(self, catalog: Catalog, name: str | None = None) -> Lab | None:
+        """The lab called `name`, or whose folder that is; without one, that of the current folder, if it is a lab's.
+
+        Raises UnknownLab, BadLab.
+        """
+        if name and (last := Path(name).name):  # a shell completes lab08 to lab08/
+            return catalog[last]
+        here = _here().resolve()
+        inside = here.relative_to(self.root).parts[:1] if here.is_relative_to(self.root) else ()
+        try:
+            return catalog[inside[0]] if inside and LAB_FOLDER.fullmatch(inside[0]) else None
+        except UnknownLab:
+            return None
 
     # ---- what is remembered
 
     def note(self, lab: Lab) -> dict[str, Any]:
-        """What is remembered of `lab`; change it, then `save`."""
-        return self.state["labs"].setdefault(lab.id, {})
+        """A copy of what is remembered of `lab`."""
+        return deepcopy(self.state["labs"].get(lab.id, {}))
+
+    @contextmanager
+    def changing(self, lab: Lab) -> Iterator[dict[str, Any]]:
+        """What is remembered of `lab`, to be changed: read anew, then written, so that two terminals lose nothing."""
+        with _alone_in(self.root):
+            state = _read(self.root / STATE_FILE)
+            before = deepcopy(state)
+            yield state["labs"].setdefault(lab.id, {})
+            if state != before:
+                _replace(self.root / STATE_FILE, json.dumps(state, indent=2, ensure_ascii=False) + "\n")
+            self.state = state
 
     def passed(self, lab: Lab) -> bool:
         """Whether the file as it is now has passed: judged by its content, not by a flag."""
-        if lab.id not in self.state["labs"] or not self.file(lab).is_file():
-            return False
-        return self.note(lab).get("passed", {}).get("content") == self._content(lab)
+        content = self.note(lab).get("passed", {}).get("content")
+        return content is not None and content == content_of(self.file(lab))
 
-    def record_pass(self, lab: Lab, seed: int) -> None:
-        """Remember that the file as it is now passed."""
-        self.note(lab)["passed"] = {"content": self._content(lab), "seed": seed, "at": _now()}
-        self.save()
+    def record_pass(self, lab: Lab, content: str, seed: int) -> None:
+        """Remember that a file with this content passed."""
+        with self.changing(lab) as note:
+            note["passed"] = {"content": content, "seed": seed, "at": _now()}
+
+    def take_back_pass(self, lab: Lab, content: str) -> None:
+        """Forget that this content passed, since another seed has shown that it does not always."""
+        with self.changing(lab) as note:
+            if note.get("passed", {}).get("content") == content:
+                del note["passed"]
+
+    def next_hint(self, lab: Lab) -> int:
+        """How many hints the learner has now seen: one more than before, while there are any."""
+        with self.changing(lab) as note:
+            note["hints"] = min(note.get("hints", 0) + 1, len(lab.hints))
+            return note["hints"]
 
     def status(self, lab: Lab) -> str:
-        """`passed`, `changed since it passed`, `started` or `not started`."""
-        if self.passed(lab):
-            return "passed"
+        """PASSED, CHANGED, STARTED or NOT_STARTED."""
         if not self.file(lab).is_file():
-            return "not started"
-        return "changed since it passed" if "passed" in self.note(lab) else "started"
+            return NOT_STARTED
+        if self.passed(lab):
+            return PASSED
+        return CHANGED if "passed" in self.note(lab) else STARTED
 
-    def next_lab(self, catalog: Catalog) -> Lab | None:
-        """The first lab that has not passed and whose prerequisites have; else the first that has not."""
-        left = [lab for lab in catalog if not self.passed(lab)]
-        done = {lab.id for lab in catalog} - {lab.id for lab in left}
-        return next((lab for lab in left if set(lab.prerequisites) <= done), left[0] if left else None)
+    def next_lab(self, labs: Iterable[Lab]) -> Lab | None:
+        """The first of `labs` that has not passed and whose prerequisites have; else the first that has not."""
+        labs = list(labs)
+        left = [lab for lab in labs if not self.passed(lab)]
+        waiting = {lab.id for lab in left}
+        return next((lab for lab in left if waiting.isdisjoint(lab.prerequisites)), left[0] if left else None)
 
-    def save(self) -> None:
-        """Write the state file, whole or not at all."""
-        _write(self.root / STATE_FILE, json.dumps(self.state, indent=2, ensure_ascii=False) + "\n")
 
-    def _content(self, lab: Lab) -> str:
-        return digest(self.file(lab).read_bytes(), lab_digest(lab).encode())
+def content_of(file: Path) -> str | None:
+    """A short name for what `file` holds now; None where it cannot be read, as while an editor replaces it."""
+    try:
+        return digest(file.read_bytes())
+    except OSError:
+        return None
+
+
+def shown(path: Path) -> str:
+    """`path` as it is shortest from the current folder."""
+    path, here = Path(path).absolute(), _here()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise WorkspaceError("the current folder has been removed; go into one that exists") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        state = json.loads(path.read_text("utf-8"))
+        state = json.loads(path.read_text("utf-8-sig"))  # some editors on Windows begin a file with a byte order mark
     except FileNotFoundError:
-        return json.loads(json.dumps(EMPTY))
-    except ValueError as error:
-        raise WorkspaceError(f"{path} cannot be read ({error}); mend it, or move it away to begin anew") from None
-    labs = state.get("labs") if isinstance(state, dict) else None
-    if not isinstance(labs, dict) or not all(isinstance(note, dict) for note in labs.values()):
-        raise WorkspaceError(f"{path} is not a state file of breakfix; mend it, or move it away to begin anew")
+        return {"version": VERSION, "labs": {}}
+    except (ValueError, RecursionError) as error:
+        raise _not_ours(path, f"cannot be read ({error})") from None
+    if isinstance(state, dict) and isinstance(state.get("version"), int) and state["version"] > VERSION:
+        raise WorkspaceError(f"{path} is from a newer breakfix: pip install -U breakfix, or move that file away")
+    if problem := _problem(state):
+        raise _not_ours(path, problem)
     return state
 
 
-def _write(path: Path, text: str) -> None:
+def _not_ours(path: Path, problem: str) -> WorkspaceError:
+    return WorkspaceError(f"{path} {problem}; mend it, or move it away: your files in lab*/ stay as they are")
+
+
+def _problem(state: Any) -> str | None:
+    """What is wrong with the contents of a state file, since people do edit it and merge it."""
+    if not isinstance(state, dict) or not isinstance(state.get("labs"), dict):
+        return "holds no labs"
+    for lab, note in state["labs"].items():
+        if not isinstance(note, dict):
+            return f"holds no entries under labs, {lab}"
+        for key, kind in NOTE_TYPES.items():
+            if key in note and type(note[key]) is not kind:
+                return f"has a {type(note[key]).__name__} under labs, {lab}, {key}, where a {kind.__name__} belongs"
+    return None
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Write a new file, whole or not at all; whatever has that name already, a broken link too, is left alone."""
+    if os.path.lexists(path):
+        return
+    try:
+        with open(path, "xb") as file:
+            file.write(content)
+    except FileExistsError:  # another process was faster
+        return
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put `text` into a file, whole or not at all; a link stays a link."""
+    path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, "utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time, where a folder can be locked: not on Windows, nor on some network file systems."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(lock)
 
 
 def _free_name(file: Path) -> Path:
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    names = [file.with_name(f"{file.stem}.{stamp}{(n and f'-{n}') or ''}{file.suffix}") for n in range(100)]
-    return next(name for name in names if not name.exists())
+    names = (file.with_name(f"{file.stem}.{stamp}{f'-{n}' if n else ''}{file.suffix}") for n in range(1000))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def _now() -> str:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import sys
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
+from breakfix import __version__
 from breakfix.catalog import BadLab, UnknownLab
 from breakfix.render.terminal import errors
 from breakfix.verdict import ENVIRONMENT, USAGE
@@ -17,22 +19,50 @@ from breakfix.zygote import EngineFailed
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,  # its options would come before the commands in the help
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="PyTorch failures you can run, fix and prove fixed.",
     epilog="Exit codes: 0 passed, 1 not yet, 2 usage, 3 environment, 4 time or memory limit, 5 not measurable.",
 )
 
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def breakfix(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    """PyTorch failures you can run, fix and prove fixed. Begin with `breakfix start`."""
+
+
+def _device(name: str | None) -> str | None:
+    if name is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r}; choose cpu, cuda, or one card as in cuda:1")
+    return name
+
+
 LabName = Annotated[str | None, typer.Argument(help="A lab, as in lab08 or 8. Inside its folder it may be left out.")]
+LabNames = Annotated[
+    list[str] | None, typer.Argument(help="Labs, as in lab08 or 8. Inside a lab's folder it may be left out.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", callback=_device)]
+BestDevice = Annotated[
+    str | None, typer.Option("--device", help="cpu or cuda (default: the best there is).", callback=_device)
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="The seed of every secret input (default: a fresh one).")]
 
 
 def print_json(data: Any) -> None:
-    """Print `data` as JSON and nothing else."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print `data` as JSON and nothing else; in ASCII, so that no terminal or pipe can spoil it."""
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def main() -> None:
@@ -41,22 +71,23 @@ def main() -> None:
         import_module(f"breakfix.cli.{name}")
     for key, value in ENVIRONMENT_VARIABLES.items():  # `run` measures in this very process
         os.environ.setdefault(key, value)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without ✓ shows ? rather than a traceback
+            stream.reconfigure(errors="replace")
     try:
         app()
     except (UnknownLab, WorkspaceError) as error:
         _fail(error.args[0], USAGE)
     except BadLab as error:
-        _fail(f"a lab's files have faults:\n{error}", ENVIRONMENT)
+        _fail(f"a lab's files have faults, which `breakfix verify` explains:\n{error}", ENVIRONMENT)
     except EngineFailed as error:
         _fail(str(error), ENVIRONMENT)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
-        _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), USAGE)
+        where = f": {error.filename}" if error.filename else ""
+        _fail(f"{error.strerror or error}{where}; mend that, or work in another folder", ENVIRONMENT)
 
 
 def _fail(message: str, code: int) -> None:
     errors.print("[bold red]error:[/] ", end="")
-    errors.print(message, markup=False)
+    errors.print(message, markup=False, soft_wrap=True)
     sys.exit(code)

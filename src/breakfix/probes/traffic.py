@@ -189,7 +189,10 @@ def _last(entries: list[dict]) -> int:
 
 def _as_collective(entry: dict) -> Collective:
     """From an entry such as {"profiling_name": "gloo:all_reduce", "input_sizes": [[9]], "input_dtypes": ["Float"]}."""
-    op = entry["profiling_name"].rpartition(":")[2].split(" ")[0].removeprefix("_")
+    name = entry["profiling_name"].rpartition(":")[2].lstrip("_")  # NCCL writes "nccl:_all_gather_base"
+    if "barrier" in name:  # NCCL makes an all-reduce of one number of it
+        return Collective("barrier", 0, "")
+    op = next((op for op in _COST if name.startswith(op)), name)
     dtypes = [_DTYPES[name] for name in entry["input_dtypes"]]
     size = dtypes[0].itemsize if dtypes else 0  # one collective has one dtype
     numbers = sum(math.prod(shape) for shape in entry["input_sizes"])
@@ -252,7 +255,7 @@ def sent_bytes(collective: Collective, world: int) -> float:
     return _COST[collective.op](world) * collective.bytes if collective.op in _COST else 0.0
 
 
-_COST: dict[str, Callable[[int], float]] = {
+_COST: dict[str, Callable[[int], float]] = {  # "reduce_scatter" before "reduce": names are found by their beginning
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_gather": lambda n: n - 1,  # its bytes are this rank's shard, which all others get

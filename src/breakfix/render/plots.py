@@ -187,7 +187,7 @@ def _cell(panel: Axes, row: int, column: int, value: float, share: float) -> Non
     hatch = "" if np.isfinite(value) else "/"
     corner = (column - 0.5, row - 0.5)
     panel.add_patch(Rectangle(corner, 1, 1, fc=(SIDES["fixed"][0], share), ec="black", lw=0.5, hatch=hatch))
-    text, weight = (f"{value:.2g}", "normal") if np.isfinite(value) else (f"× {value}", "bold")
+    text, weight = (f"{value + 0.0:.2g}", "normal") if np.isfinite(value) else (f"× {value}", "bold")
     panel.text(column, row, text, ha="center", va="center", fontsize=8, weight=weight)
 
 

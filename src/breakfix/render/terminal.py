@@ -1,12 +1,12 @@
 """Verdicts, evidence and reports in the terminal. A sign or a word says what a colour says."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,51 +18,77 @@ console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 SIGNS = {PASSED: ("✓", "green"), FAILED: ("✗", "red"), NOT_MEASURABLE: ("?", "yellow")}
-SHOWN_FIGURES = 3  # of a check: the broken ones come first
+NO_VERDICT = ("!", "red")  # a timeout, an error, something that this machine lacks
+WORDS = {"<=": "at most", ">=": "at least", "==": "wanted"}
+RELATIONS = {"<=": "≤", ">=": "≥", "==": "="}
+SHOWN_FIGURES = 3  # of a check that failed
+SHOWN_LINES = 12  # of what a subject printed
+WIDEST = 110  # columns: longer lines are hard to read
 
 
 def number(value: Any) -> str:
     """A value as people read it: 4 significant digits, thousands apart."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
-        return f"{int(value):,}".replace(",", " ")
-    return f"{value:.4g}"
+    whole = isinstance(value, int) or (abs(value) < 1e15 and (value.is_integer() or abs(value) >= 1000))
+    return f"{round(value):,}".replace(",", " ") if whole else f"{value:.4g}"
+
+
+def value_and_bound(f: Figure) -> tuple[str, str]:
+    """Both as people read them, with as many digits as it takes to tell them apart."""
+    value, bound = number(f.value), number(f.bound)
+    if value == bound and f.value != f.bound and isinstance(f.value, float):
+        return repr(f.value), repr(f.bound)
+    return value, bound
 
 
 def figure(f: Figure) -> str:
     """`loss error, float32 full: 0.4, at most 1e-05`."""
-    words = {"<=": "at most", ">=": "at least", "==": "wanted"}[f.relation]
+    value, bound = value_and_bound(f)
     unit = f" {f.unit}" if f.unit else ""
-    return f"{f.what}: {number(f.value)}{unit}, {words} {number(f.bound)}{unit}"
+    return f"{f.what}: {value}{unit}, {WORDS[f.relation]} {bound}{unit}"
 
 
 def verdict(v: Verdict, lab: Lab) -> Group:
     """A verdict with every check, and the figures of those that did not pass."""
-    sign, colour = SIGNS.get(v.state, ("✗", "red"))
+    sign, colour = SIGNS.get(v.state, NO_VERDICT)
     earned, possible = v.points
-    score = f"  {earned} of {possible} points" if v.checks else ""
-    head = Text.assemble((f"{sign} {v.state}", f"bold {colour}"), f"  {lab.id}  {lab.title}{score}")
-    parts = [head, *(check(c) for c in v.checks)]
+    score = f" · {earned} of {possible} points" if v.checks else ""
+    parts: list[RenderableType] = [Text.assemble((f"{sign} {v.state}", f"bold {colour}"), f"  {heading(lab)}{score}")]
+    if v.checks:
+        parts.append(Padding(checks(v.checks), (1, 0)))
     if v.detail:
-        parts.append(Padding(Text(v.detail), (1, 2)))
+        parts.append(Padding(Text(_without_long_carets(v.detail)), (1, 2)))
     if v.log.strip() and not v.passed:
-        parts.append(Padding(Text("It printed:\n" + _tail(v.log), style="dim"), (0, 2)))
+        parts.append(Padding(Text("It printed:\n" + _tail(v.log), style="dim"), (0, 2, 1, 2)))
     return Group(*parts, Text(conditions(v), style="dim"))
 
 
-def check(c: CheckResult) -> Group:
-    """One check: its sign, what it demands, and the figures that decided."""
-    sign, colour = SIGNS[c.state]
-    says = c.says.splitlines()[0] if c.says else c.name
-    line = Text.assemble((f"  {sign} ", colour), says, (f"  [{c.name}, {c.points}]", "dim"))
+def heading(lab: Lab) -> str:
+    """`lab08  The loss is nan, but only on some batches`."""
+    return f"{lab.id}  {lab.title}"
+
+
+def checks(results: tuple[CheckResult, ...]) -> Table:
+    """Each check with its sign, what it demands and what it earns; under one that failed the figures that decided."""
+    table = Table.grid(padding=(0, 1))
+    table.width = min(console.width, WIDEST)
+    table.add_column(width=3, justify="right")
+    table.add_column(ratio=1)
+    table.add_column(justify="right")
+    for c in results:
+        sign, colour = SIGNS[c.state]
+        table.add_row(Text(sign, colour), _check(c, colour), Text(f"{c.points * c.passed}/{c.points}", "dim"))
+    return table
+
+
+def _check(c: CheckResult, colour: str) -> Group:
+    says = Text(c.says.splitlines()[0] if c.says else c.name)
     if c.passed:
-        return Group(line)
-    broken = [f for f in c.figures if not f.holds]
-    shown = [Text("      " + figure(f), style=colour) for f in broken[:SHOWN_FIGURES]]
-    if not broken:
-        shown = [Text("      " + c.message, style=colour)]
-    return Group(line, *shown)
+        return Group(says)
+    broken = [figure(f) for f in c.figures if not f.holds][:SHOWN_FIGURES]
+    why = [Padding(Text(line, colour), (0, 0, 0, 2)) for line in broken or _first_lines(c.message)]
+    return Group(says, *why, Padding(Text(c.name, "dim"), (0, 0, 0, 2)))
 
 
 def conditions(v: Verdict) -> str:
@@ -74,41 +100,69 @@ def conditions(v: Verdict) -> str:
 
 
 def evidence_table(evidence: Mapping[str, Any], title: str = "Evidence") -> Table:
-    """Every key of the evidence with its value, arrays in a few words."""
-    table = Table("what", "value", title=title, title_justify="left", box=None, pad_edge=False)
-    for name, value in evidence.items():
-        table.add_row(escape(name), escape(_brief(value)))
+    """Every key of the evidence with its value, arrays in a few words; what keys have in common stands back."""
+    table = Table("what", "value", title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.columns[0].max_width = console.width // 2
+    for key, value in evidence.items():
+        prefix, dot, last = key.rpartition(".")
+        table.add_row(Text.assemble((prefix + dot, "dim"), last), Text(brief(value)))
     return table
 
 
 def compared(broken: Verdict, fixed: Verdict) -> Table:
-    """Broken against fixed, with the bound: of each check that the broken one fails the figure that shows it best."""
+    """Broken against fixed, with the bound: of each check that the broken one fails its first figure out of bound."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("what", ratio=3)
+    table.add_column("what")
     for name in ("broken", "fixed", "bound"):
         table.add_column(name, justify="right")
     for was, now in figure_pairs(broken, fixed):
-        relation = {"<=": "≤", ">=": "≥", "==": "="}[was.relation]
-        fixed_value = f"[green]{escape(number(now.value))}[/]" if now else "-"
-        bound = f"{relation} {number(was.bound)}{' ' + was.unit if was.unit else ''}"
-        table.add_row(escape(was.what), f"[red]{escape(number(was.value))}[/]", fixed_value, escape(bound))
+        bound = f"{RELATIONS[was.relation]} {number(was.bound)}{' ' * bool(was.unit)}{was.unit}"
+        fixed_value = Text(number(now.value), "green") if now else Text("-")
+        table.add_row(Text(was.what), Text(number(was.value), "red"), fixed_value, Text(bound))
     return table
 
 
 def figure_pairs(broken: Verdict, fixed: Verdict) -> list[tuple[Figure, Figure | None]]:
     """For every check that the broken one fails: its first figure out of bound, and the fixed one's of the same name."""
     now = {(c.name, f.what): f for c in fixed.checks for f in c.figures}
-    pairs = []
-    for c in broken.checks:
-        out = [f for f in c.figures if not f.holds]
-        if not c.passed and out:
-            pairs.append((out[0], now.get((c.name, out[0].what))))
-    return pairs
+    firsts = [(c.name, next((f for f in c.figures if not f.holds), None)) for c in broken.checks if not c.passed]
+    return [(figure, now.get((name, figure.what))) for name, figure in firsts if figure]
 
 
 def plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """The evidence for JSON: arrays as nested lists, nan and inf as strings."""
     return {k: _plain(v.tolist() if isinstance(v, np.ndarray) else v) for k, v in evidence.items()}
+
+
+def readme(text: str) -> RenderableType:
+    """A README, for reading in the terminal."""
+    return Markdown(text)
+
+
+def step(command: str, why: str = "") -> Text:
+    """A line that says what to do next."""
+    return Text.assemble("next: ", (command, "bold cyan"), (f"  {why}" if why else "", "dim"))
+
+
+def brief(value: Any) -> str:
+    """A value of the evidence in at most a few words."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return _array(value)
+    if isinstance(value, dict):
+        text = ", ".join(f"{k} {brief(v)}" for k, v in value.items())
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(brief, value))}]"
+    else:
+        text = number(value.item() if isinstance(value, np.ndarray) else value)
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _array(value: np.ndarray) -> str:
+    """`float32 [5, 6, 23], -0.05875 to 0.05552, 276 not finite`."""
+    finite = value[np.isfinite(value)] if value.dtype.kind == "f" else value
+    span = f", {number(finite.min().item())} to {number(finite.max().item())}" if finite.size else ""
+    bad = f", {value.size - finite.size} not finite" if finite.size < value.size else ""
+    return f"{value.dtype} {list(value.shape)}{span}{bad}"
 
 
 def _plain(value: Any) -> Any:
@@ -119,20 +173,19 @@ def _plain(value: Any) -> Any:
     return repr(value) if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def readme(text: str) -> Markdown:
-    """A README, for reading in the terminal."""
-    return Markdown(text)
+def _first_lines(message: str) -> list[str]:
+    return message.strip().splitlines()[:SHOWN_LINES]
 
 
-def _brief(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.ndim:
-        finite = value[np.isfinite(value)] if value.dtype.kind == "f" else value
-        span = f", {number(finite.min().item())} to {number(finite.max().item())}" if finite.size else ""
-        bad = f", {value.size - finite.size} not finite" if finite.size < value.size else ""
-        return f"{value.dtype} {list(value.shape)}{span}{bad}"
-    text = number(value.item() if isinstance(value, np.ndarray) else value)
-    return text if len(text) <= 100 else text[:97] + "..."
+def _tail(log: str) -> str:
+    return "\n".join(log.strip().splitlines()[-SHOWN_LINES:])
 
 
-def _tail(log: str, lines: int = 12) -> str:
-    return "\n".join(log.strip().splitlines()[-lines:])
+def _without_long_carets(traceback: str) -> str:
+    """A line of ^^^^ points at nothing once the line above it is wrapped."""
+    lines, room = traceback.splitlines(), console.width - 4
+    above = ["", *lines]
+    wrapped = [max(len(line), len(before)) > room for line, before in zip(lines, above, strict=False)]
+    return "\n".join(
+        line for line, w in zip(lines, wrapped, strict=True) if not (w and re.fullmatch(r"[\s~^]+", line))
+    )

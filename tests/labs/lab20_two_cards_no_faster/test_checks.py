@@ -1,4 +1,4 @@
-# starter: test_the_gradient_travels_once test_few_collectives test_nothing_is_looked_for
+# starter: test_gradient_travels_once test_few_collectives test_nothing_is_looked_for
 """The ranks send each gradient once per optimizer step, in few messages, and train as one process would."""
 
 import math
@@ -21,6 +21,8 @@ LABELS = {
 BUCKET = 25 * 2**20  # bytes, DDP's default
 SPARE = 3  # collectives beside the full buckets: a small first one, a count of samples, one more
 UPDATE_BOUND = {False: 1e-3, True: 3e-2}  # relative, by whether the gradients travelled in 16 bits
+LOSS_BOUND = {False: 1e-4, True: 1e-2}
+RANGE_BOUND = 3e-2  # bfloat16 keeps two to three digits
 SIXTEEN_BITS = ("float16", "bfloat16")
 
 
@@ -33,21 +35,22 @@ def every_step(evidence, name):
     return [step for rank in steps_of(evidence, name) for step in rank]
 
 
-def demand_that_all_was_seen(evidence, outside):
+def demand_that_all_was_seen(evidence, outside, device):
     """What was counted inside must be what PyTorch recorded, and what left the ranks according to the kernel."""
     for name, label in LABELS.items():
         for rank, difference in enumerate(evidence[f"{name}.disagreement"]):
             if difference:
                 not_measurable(f"{label}, rank {rank}: not all traffic went through the group: {difference}")
     sent, wire = evidence["wire_bytes"], outside.get("wire_bytes")
-    if wire is not None and not 0.99 * sent <= wire <= 1.25 * sent + 4e6:
+    on_loopback = wire is not None and device.type == "cpu"
+    if on_loopback and not 0.99 * sent <= wire <= 1.25 * sent + 4e6:
         not_measurable(f"the ranks counted {sent / 1e6:.1f} MB, {wire / 1e6:.1f} MB went over their loopback")
 
 
 @check(points=3)
-def test_the_gradient_travels_once(evidence, outside, lab):
+def test_gradient_travels_once(evidence, outside, lab, device):
     """Per optimizer step each rank sends what one all-reduce of the gradient takes, in 32 or in 16 bits."""
-    demand_that_all_was_seen(evidence, outside)
+    demand_that_all_was_seen(evidence, outside, device)
     for name, label in LABELS.items():
         world = lab.measurement.REGIMES[name].world
         once = sent_bytes(Collective("all_reduce", lab.measurement.GRADIENT_BYTES, "float32"), world)
@@ -68,9 +71,9 @@ def test_few_collectives(evidence, lab):
 def test_nothing_is_looked_for(evidence, lab):
     """No message tells which parameters were used: all of them are, always, and finding that out is not free."""
     for name, label in LABELS.items():
-        bitmaps = [c for step in every_step(evidence, name) for c in step if c.dtype == "int32"]
-        bitmaps = [c for c in bitmaps if c.bytes >= 4 * lab.measurement.TENSORS]
-        at_most(f"messages about used parameters, {label}", len(bitmaps), 0)
+        smallest = 4 * lab.measurement.TENSORS  # one int32 for each parameter
+        found = [sum(c.dtype == "int32" and c.bytes >= smallest for c in step) for step in every_step(evidence, name)]
+        at_most(f"messages per step about used parameters, {label}", max(found), 0)
 
 
 @check(points=1)
@@ -106,13 +109,13 @@ def halved(evidence, name):
 
 
 @check(points=1)
-def test_large_and_small_gradients_survive(evidence, inputs, lab):
+def test_range_survives(evidence, inputs, lab):
     """A gradient of a million and one of a billionth arrive: who halves the bytes must not lose the range."""
     for world, batches in inputs.wide.items():
-        mean = reference_of_wide(batches)
+        mean = reference_of_wide(batches, lab.measurement.CLASSES)
         for name, factor in (("large", lab.measurement.LARGE), ("small", lab.measurement.SMALL)):
             error = max(relative_error(got, -factor * mean) for got in evidence[f"wide.{world}.{name}"])
-            at_most(f"error of the {name} gradient, {world} ranks", error, 3e-2)
+            at_most(f"error of the {name} gradient, {world} ranks", error, RANGE_BOUND)
 
 
 # ------------------------------------------------------------------------------------------------------- the reference
@@ -161,12 +164,8 @@ def looked_at(model, places):
     return np.stack([p.detach().ravel()[at].numpy() for p, at in zip(model.parameters(), places, strict=True)])
 
 
-def reference_of_wide(batches):
-    """The gradient of the mean loss by the logits' bias: the model starts at zero, so every class is equally likely."""
+def reference_of_wide(batches, classes):
+    """The gradient of the mean loss by the logits' bias: all weights are zero, so every class is equally likely."""
     targets = torch.cat([y for _, y in batches])
-    classes = 16
-    return (
-        (torch.full((classes,), 1 / classes) - torch.bincount(targets, minlength=classes) / len(targets))
-        .double()
-        .numpy()
-    )
+    share = torch.bincount(targets, minlength=classes).double() / len(targets)
+    return (1 / classes - share).numpy()

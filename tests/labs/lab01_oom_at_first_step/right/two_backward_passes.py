@@ -48,8 +48,7 @@ def build(
 
 def train_step(model: nn.Module, state: dict[Tensor, torch.optim.Optimizer], batch: tuple[Tensor, Tensor]) -> float:
     """One update on the mean loss of the batch, with the gradient clipped to norm 1. Returns the loss."""
-    items, bought = batch
-    squares = torch.zeros((), device=items.device)
+    squares = torch.zeros((), device=batch[0].device)
 
     def measure(p: Tensor) -> None:
         squares.add_(p.grad.square().sum())

@@ -1,4 +1,4 @@
-# wrong: test_updates_equal_the_reference
+# wrong: test_losses_equal_the_reference test_updates_equal_the_reference
 # foreach=False, and the weight decay forgotten on the way.
 """Train the next-item model: from the item that a customer looks at to the one that is bought next."""
 

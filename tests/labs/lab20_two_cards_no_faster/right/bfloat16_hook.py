@@ -1,4 +1,4 @@
-# right: no_sync, and gradients travel as bfloat16. Half the bytes for a relative error of about 0.003; the range stays.
+# right: no_sync, gradients travel as bfloat16. Half the bytes, two or three digits; the range stays.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one
@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 

@@ -1,4 +1,4 @@
-# right: no_sync, and gradients that live in the buckets. Saves one copy of the gradients; they may not be detached or replaced.
+# right: no_sync, and gradients live in the buckets. Saves a copy of them; they may not be detached.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,4 +1,4 @@
-# right: no_sync on all micro-batches but the last, over the default group. Ties the module to the one group that every rank is in.
+# right: no_sync on all micro-batches but the last, in the default group. Ties the module to that one group.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,4 +1,4 @@
-# right: No wrapper: sums up locally, then sends all gradients and the sample count in one all-reduce. Fewest messages; nothing overlaps with backward, and a copy of all gradients.
+# right: One all-reduce of all gradients and the sample count. Fewest messages; no overlap, one more copy.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,4 +1,4 @@
-# right: As one flat all-reduce in bfloat16, beside one for the sample count. Half the bytes; sums of many ranks lose bits.
+# right: One flat all-reduce in bfloat16. Half the bytes; the sum over many ranks loses bits.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

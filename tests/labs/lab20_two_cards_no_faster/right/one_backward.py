@@ -1,4 +1,4 @@
-# right: One forward and one backward over all micro-batches together. Costs the memory that micro-batches were to save.
+# right: One forward and backward over all micro-batches. Costs the memory that they were to save.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

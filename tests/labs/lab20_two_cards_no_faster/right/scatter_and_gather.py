@@ -1,4 +1,4 @@
-# right: reduce_scatter, then all_gather: the two halves of an all-reduce, between which a sharded optimizer would step. Needs padding to a multiple of the ranks; gloo makes a whole all-reduce of the first half.
+# right: reduce_scatter, then all_gather, the halves of an all-reduce. Needs padding; slower on gloo.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

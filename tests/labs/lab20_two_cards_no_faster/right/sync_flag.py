@@ -1,4 +1,4 @@
-# right: Sets require_backward_grad_sync by hand, which is all that no_sync does. Shorter; the attribute is not documented, and an exception leaves it wrong.
+# right: Sets the flag that no_sync sets. Shorter; the flag is undocumented, and an exception leaves it wrong.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

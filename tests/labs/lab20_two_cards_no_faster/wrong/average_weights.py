@@ -1,5 +1,5 @@
 # wrong: test_trains_like_one_process
-# Each rank steps on its own gradient, then the weights are averaged. One gradient's bytes, the same as averaging gradients under plain SGD, and something else under Adam.
+# Steps on the own gradient, then averages weights: the same under SGD, and another optimizer under Adam.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

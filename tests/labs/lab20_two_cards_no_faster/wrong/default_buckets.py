@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_few_collectives
-# The wrapper's defaults: fewer messages, and every micro-batch still sends the whole gradient.
+# wrong: test_gradient_travels_once test_few_collectives
+# The wrapper's defaults: fewer messages, and each micro-batch still sends the whole gradient.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

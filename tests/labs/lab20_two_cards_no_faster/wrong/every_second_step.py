@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_ranks_stay_equal test_trains_like_one_process
-# Averages gradients in every second step only: half the traffic on average, and ranks that drift apart.
+# wrong: test_gradient_travels_once test_ranks_stay_equal test_trains_like_one_process test_range_survives
+# Averages gradients in every second step: half the traffic, and ranks that drift apart.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

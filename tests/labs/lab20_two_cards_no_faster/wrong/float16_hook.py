@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_few_collectives test_large_and_small_gradients_survive
-# Gradients as float16, sent for every micro-batch: two gradients' bytes instead of four, and large ones become inf, small ones 0.
+# wrong: test_gradient_travels_once test_few_collectives test_range_survives
+# float16, sent with every micro-batch: half of four times too much; large ones become inf, small ones 0.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one
@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 

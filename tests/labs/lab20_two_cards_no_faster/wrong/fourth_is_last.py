@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_ranks_stay_equal test_trains_like_one_process
-# The number of micro-batches written into the code: with fewer than four nothing is ever sent, with more the rest is lost.
+# wrong: test_gradient_travels_once test_ranks_stay_equal test_trains_like_one_process test_range_survives
+# Four micro-batches written into the code: with fewer, nothing is ever sent.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

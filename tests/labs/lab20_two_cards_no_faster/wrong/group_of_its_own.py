@@ -1,5 +1,5 @@
 # wrong: not measurable
-# Gradients travel in a group with a backend of its own: the counter sees a fraction, PyTorch's recorder and the loopback see all.
+# Gradients travel in a group of another backend: the counter misses them, PyTorch's recorder does not.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,4 +1,4 @@
-# wrong: test_the_gradient_travels_once test_few_collectives
+# wrong: test_gradient_travels_once test_few_collectives
 # One bucket for everything: one message per micro-batch, and as many bytes as before.
 """Train the event tagger on several cards, with gradient accumulation.
 

@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_trains_like_one_process
-# One byte per number, scaled by the largest: a quarter of the bytes, and small gradients vanish beside large ones.
+# wrong: test_gradient_travels_once test_trains_like_one_process test_range_survives
+# One byte per number, scaled by the largest: small gradients vanish beside large ones.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

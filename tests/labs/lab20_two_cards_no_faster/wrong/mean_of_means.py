@@ -1,5 +1,5 @@
 # wrong: test_trains_like_one_process
-# Drops the message with the sample count: each micro-batch weighs the same, however few samples it has.
+# Drops the message with the sample count: each micro-batch weighs the same, however small it is.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,5 +1,5 @@
 # wrong: test_trains_like_one_process
-# Divides by this rank's samples instead of everyone's: a rank with little data weighs as much as one with plenty.
+# Divides by this rank's samples: a rank with little data weighs as much as one with plenty.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,4 +1,4 @@
-# wrong: test_the_gradient_travels_once test_ranks_stay_equal test_trains_like_one_process
+# wrong: test_gradient_travels_once test_ranks_stay_equal test_trains_like_one_process test_range_survives
 # no_sync round everything: the fastest of all, and each rank trains a model of its own.
 """Train the event tagger on several cards, with gradient accumulation.
 

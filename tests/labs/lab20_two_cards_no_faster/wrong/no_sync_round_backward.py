@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_few_collectives
-# no_sync round backward only: the forward has already decided that this backward will send. No error, no effect.
+# wrong: test_gradient_travels_once test_few_collectives
+# no_sync round backward only: the forward has decided already that this backward sends. No error, no effect.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -1,5 +1,5 @@
-# wrong: test_the_gradient_travels_once test_few_collectives
-# Rank 0 receives every gradient, averages and sends the mean back: fair on two ranks, and on more all of it passes through one.
+# wrong: test_gradient_travels_once test_few_collectives
+# Rank 0 collects, averages and sends back: fair between two, a bottleneck between more.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

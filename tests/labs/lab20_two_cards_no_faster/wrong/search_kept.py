@@ -1,5 +1,5 @@
 # wrong: test_nothing_is_looked_for
-# no_sync and default buckets, find_unused_parameters kept "to be safe": a walk through the graph and one more message per step.
+# All else right, find_unused_parameters kept "to be safe": a graph walk and one more message per step.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

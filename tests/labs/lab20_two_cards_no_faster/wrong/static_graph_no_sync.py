@@ -1,5 +1,5 @@
 # wrong: error
-# static_graph with no_sync: the reducer records the graph in the first backward, which here does not send, and fails an internal assertion.
+# static_graph with no_sync: the first backward must send, or an internal assertion fails.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

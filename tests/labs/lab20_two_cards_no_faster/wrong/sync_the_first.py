@@ -1,5 +1,5 @@
 # wrong: test_ranks_stay_equal test_trains_like_one_process
-# Sends with the first micro-batch instead of the last: one gradient's bytes, and what the others add stays on its rank.
+# Sends with the first micro-batch, not the last: what the others add stays on its rank.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one

@@ -78,8 +78,8 @@ def example() -> tuple[Tensor, Tensor]:
 
 def export(model: nn.Module, path: Path) -> None:
     """Write path/model.onnx, in which batch, length, height and width are free."""
-    length, height, width = (torch.export.Dim(name, min=2) for name in ("length", "height", "width"))
-    batch = torch.export.Dim("batch")
+    height, width = (torch.export.Dim(name, min=4) for name in ("height", "width"))
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
     shapes = {"tokens": {0: batch, 1: length}, "photo": {0: batch, 2: height, 3: width}}
     program = torch.export.export(model.eval(), example(), dynamic_shapes=shapes)  # raises if a size is not free
     torch.onnx.export(

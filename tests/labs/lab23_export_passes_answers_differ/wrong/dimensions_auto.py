@@ -1,4 +1,4 @@
-# wrong: test_categories test_salience test_thumbnails test_served_equals_eager
+# wrong: test_categories test_salience test_served_equals_eager
 # Dim.AUTO lets the exporter narrow a size without a word: same file
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 

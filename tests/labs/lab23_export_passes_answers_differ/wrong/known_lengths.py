@@ -26,8 +26,8 @@ class Positions(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         length = hidden.shape[1]
-        steps = np.arange(length, dtype=np.float32) / max(length, WINDOW)
-        return hidden + torch.from_numpy(steps).to(hidden.device)[:, None] * self.direction
+        steps = torch.arange(length, device=hidden.device) / max(length, WINDOW)
+        return hidden + steps[:, None] * self.direction
 
 
 class Pool(nn.Module):

@@ -1,5 +1,5 @@
-# wrong: test_thumbnails test_served_equals_eager
-# the title is right; photos with odd sides were only seen in another team's report
+# wrong: test_served_equals_eager
+# the title is right; photos with odd sides have one thumbnail in PyTorch and another in production
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 
 import argparse

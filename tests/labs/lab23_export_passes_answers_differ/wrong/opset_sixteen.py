@@ -1,4 +1,4 @@
-# wrong: test_categories test_salience test_thumbnails test_served_equals_eager
+# wrong: test_categories test_salience test_served_equals_eager
 # the usual advice; the exporter cannot convert the resize down, says so in its log and leaves opset 18: nothing changes
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 

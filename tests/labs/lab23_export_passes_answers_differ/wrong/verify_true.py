@@ -1,4 +1,4 @@
-# wrong: test_categories test_salience test_thumbnails test_served_equals_eager
+# wrong: test_categories test_salience test_served_equals_eager
 # verify=True compares the example once more, and where it finds a difference it only logs it
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 

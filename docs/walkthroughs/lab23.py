@@ -1,0 +1,89 @@
+# %% [markdown]
+# # lab23, walked through: the export passes every check, and production answers differ
+#
+# A model goes from PyTorch to ONNX. Export, checker and parity test are green. Long titles get wrong categories, and
+# photos with odd sides get other thumbnails than the ones that were approved.
+#
+# This notebook judges the broken file and the fixed one, looks for the proof that was there before any request, and
+# shows where the two runtimes part. **It gives the cause away.** Every number was computed when this page was built.
+
+# %%
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+import torch
+from IPython.display import HTML, Markdown
+
+from breakfix import subject
+from breakfix.catalog import Catalog
+from breakfix.evidence import decode
+from breakfix.probes.parity import first_divergence
+from breakfix.render import figures, tables
+from breakfix.zygote import Engine
+
+lab = Catalog.read()["lab23"]
+with Engine() as engine:
+    broken, fixed = (engine.judge(lab, path, seed=23) for path in (lab.starter, lab.solution))
+
+for name, verdict in ("broken", broken), ("fixed", fixed):
+    earned, possible = verdict.points
+    print(
+        f"{name:6}  {verdict.state:6}  {earned} of {possible} points  torch {verdict.versions['torch']}, {verdict.device}"
+    )
+
+# %% [markdown]
+# ## The evidence
+#
+# Both files answered the same thirty requests, in a process that has onnxruntime and no torch. A check compares the
+# answers with a float64 reference, and with what the model says in PyTorch.
+# One line per check: the figure on which the broken file failed.
+
+# %%
+Markdown(tables.markdown(tables.deciding(tables.rows(broken, fixed))))
+
+# %% [markdown]
+# ## The proof before the first request
+#
+# Export the broken file once more, and keep what `torch.onnx.export` returns. The exported program knows one of the
+# three faults: it has an upper end for the length of a title. It even refuses to run on a longer one. The ONNX file
+# knows nothing of this.
+#
+# The other two are in no range. The resize's scale factor has no place in the file. A constant came out of NumPy.
+# For these, ask the file itself: which layer is the first to differ?
+
+# %%
+starter = subject.load(lab.starter.read_bytes(), str(lab.starter))
+torch.manual_seed(0)
+model = starter.build_model().eval()
+exported, told = torch.onnx.export, []
+torch.onnx.export = lambda *arguments, **options: told.append(exported(*arguments, **options))  # the file drops it
+
+with TemporaryDirectory() as folder:
+    starter.export(model, Path(folder))
+    torch.onnx.export, program = exported, told[0].exported_program
+    print("ranges of the sizes:", sorted(str(found) for found in program.range_constraints.values()))
+
+    nine_tokens = torch.arange(18).reshape(2, 9), torch.rand(2, 3, 16, 16)
+    odd_photo = torch.arange(12).reshape(2, 6), torch.rand(2, 3, 15, 13)
+    try:
+        program.module()(*nine_tokens)
+    except AssertionError as refused:
+        print("the program, asked for nine tokens:", str(refused).splitlines()[0])
+
+    path = Path(folder) / "model.onnx"
+    resize = next(node for node in onnx.load(path).graph.node if node.op_type == "Resize")
+    print("the file's resize is given", dict(zip(("roi", "scales", "sizes"), map(bool, resize.input[1:]), strict=True)))
+    print("nine tokens, first layer that differs:", first_divergence(model, path, nine_tokens).at)
+    print("odd photo, first layer that differs:  ", first_divergence(model, path, odd_photo).at)
+
+# %% [markdown]
+# The branch would be the next to differ, once the constant is cured. Fix one, and ask again.
+#
+# ## What the parity test saw
+#
+# One cell of this grid: six tokens, 16 x 16. Rows are title lengths, columns are photo sizes; a cell holds the decimal
+# digits on which production and PyTorch agree. Float32 has seven.
+
+# %%
+HTML(figures.draw(lab, decode(broken.frame), decode(fixed.frame)))
