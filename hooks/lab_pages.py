@@ -6,7 +6,9 @@ shows of a run comes from hooks/lab_runs.py. A lab that is not complete is a war
 
 import difflib
 import logging
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Run what has changed and add the generated pages."""
     root = _root(config)
     labs = _complete_labs(root)
-    with Engine() as engine:
-        runs = {lab.id: lab_runs.cached(lab, engine, root / ".cache" / "runs") for lab in labs}
+    runs = _runs(labs, root / ".cache" / "runs")
     _warn(root, labs, runs)
     pages = {"labs/index.md": _template("labs.md").render(labs=labs, needs=needs, recorded=_recorded)}
     for lab in labs:
@@ -190,6 +191,16 @@ def _warn(root: Path, labs: list[Lab], runs: dict[str, Run]) -> None:
         run = runs[lab.id]
         if run.ran and (run.broken.state == PASSED or run.fixed.state != PASSED):
             log.warning("%s: broken %s, fixed %s\n%s", lab.id, run.broken.state, run.fixed.state, run.fixed.detail)
+
+
+def _runs(labs: list[Lab], folder: Path) -> dict[str, Run]:
+    """By lab; as many at a time as there are cores, since no figure that decides depends on time."""
+    missing = [lab for lab in labs if not lab_runs.path_of(lab, folder).exists()]
+    if missing:
+        with Engine() as engine, ThreadPoolExecutor(os.cpu_count()) as pool:
+            engine.start()
+            list(pool.map(lambda lab: lab_runs.keep(lab, engine, folder), missing))
+    return {lab.id: Run.from_json(lab_runs.path_of(lab, folder).read_text("utf-8")) for lab in labs}
 
 
 def _walkthrough(lab: Lab, config: MkDocsConfig) -> bool:

@@ -58,16 +58,18 @@ class Run:
         return cls(**data | {side: Verdict.from_json(data[side]) for side in ("broken", "fixed")})
 
 
-def cached(lab: Lab, engine: Engine, folder: Path) -> Run:
-    """The lab's run on a CPU: the one in `folder` if nothing has changed since, else a new one."""
-    path = folder / f"{lab.id}-{run_code(lab)}.json"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        text = record(lab, engine).to_json()
-        for old in folder.glob(f"{lab.id}-*.json"):
-            old.unlink()
-        path.write_text(text, "utf-8")
-    return Run.from_json(path.read_text("utf-8"))
+def path_of(lab: Lab, folder: Path) -> Path:
+    """Where in `folder` the lab's run is kept; another place once anything that it depends on has changed."""
+    return folder / f"{lab.id}-{run_code(lab)}.json"
+
+
+def keep(lab: Lab, engine: Engine, folder: Path) -> None:
+    """Run the lab on the CPU, and keep that run in place of older ones."""
+    text = record(lab, engine).to_json()
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{lab.id}-*.json"):
+        old.unlink()
+    path_of(lab, folder).write_text(text, "utf-8")
 
 
 def record(lab: Lab, engine: Engine, device: str = "cpu") -> Run:

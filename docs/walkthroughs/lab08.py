@@ -22,7 +22,8 @@ with Engine() as engine:
 
 for name, verdict in ("broken", broken), ("fixed", fixed):
     earned, possible = verdict.points
-    print(f"{name:6}  {verdict.state:6}  {earned} of {possible} points  torch {verdict.versions['torch']}, {verdict.device}")
+    print(f"{name:6}  {verdict.state:6}  {earned:2} of {possible} points")
+print(f"torch {fixed.versions['torch']}, {fixed.device}, seed {fixed.seed}")
 
 # %% [markdown]
 # ## The evidence
@@ -54,7 +55,7 @@ for name, path in ("broken", lab.starter), ("fixed", lab.solution):
     loss = subject.load(path.read_bytes(), str(path)).loss_fn(logits, batch.targets, batch.mask)
     (gradient,) = torch.autograd.grad(loss, logits)
     spoiled = int(gradient.isnan().any(dim=-1).sum())
-    print(f"{name:6}  loss {loss.item():.4f}, positions with a nan gradient: {spoiled} of {batch.targets.numel()}")
+    print(f"{name:6}  loss {loss.item():.4f}, nan gradients at {spoiled} of {batch.targets.numel()} positions")
 
 # %% [markdown]
 # Multiplying by zero comes too late. What does not count must be dropped *before* it meets the sum.

@@ -28,9 +28,8 @@ with Engine() as engine:
 
 for name, verdict in ("broken", broken), ("fixed", fixed):
     earned, possible = verdict.points
-    print(
-        f"{name:6}  {verdict.state:6}  {earned} of {possible} points  torch {verdict.versions['torch']}, {verdict.device}"
-    )
+    points = f"{earned} of {possible} points"
+    print(f"{name:6}  {verdict.state:6}  {points}  torch {verdict.versions['torch']}, {verdict.device}")
 
 # %% [markdown]
 # ## The evidence

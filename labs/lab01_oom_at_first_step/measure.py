@@ -1,8 +1,10 @@
 """Measure lab01: train models of known size, weights and batches on a card with room for 4.6 times their parameters."""
 
 import gc
+import mmap
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -106,7 +108,7 @@ def sample(model: nn.Module, places: Tensor) -> Tensor:
 def measure(subject, seed: int, device: torch.device) -> dict:
     build = function(subject, "build(device, width, depth) -> tuple[nn.Module, Any]")
     train_step = function(subject, "train_step(model, state, batch) -> float")
-    drawn, evidence, ledger = inputs(seed), {"budget": BUDGET}, Ledger()
+    drawn, evidence, ledger = inputs(seed), {"budget": BUDGET, "resident_at_start": resident()}, Ledger()
     for name, regime in regimes(device).items():
         card = Card(device, int(BUDGET * regime.bytes))
         found = _with_a_budget(card, build, train_step, regime, drawn["batches"][name], drawn)
@@ -120,6 +122,12 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     evidence["half.saves"] = 1 - evidence["half.peak"] / evidence["whole.peak"]
     evidence["counted_bytes"] = ledger.most
     return evidence | (_on_the_real_card(build, train_step, drawn, device) if device.type == "cuda" else {})
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now; 0 where the kernel does not say."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * mmap.PAGESIZE if path.exists() else 0
 
 
 @dataclass

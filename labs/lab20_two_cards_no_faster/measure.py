@@ -63,6 +63,7 @@ class Inputs:
 
 
 def inputs(seed: int) -> Inputs:
+    """Everything secret, drawn from `seed`."""
     draw = torch.Generator().manual_seed(seed)
     weights = [_weights(shape, draw) for shape in shapes()]
     places = [torch.randint(w.numel(), (PER_TENSOR,), generator=draw) for w in weights]
@@ -155,7 +156,7 @@ def measure(subject: ModuleType, seed: int, device: torch.device) -> dict[str, A
 
         ranks = run_ranks(work, world, backend=traffic.BACKEND, timeout_s=20)
         evidence |= {key: _together([rank[key] for rank in ranks]) for key in ranks[0]}
-    return evidence | _summary(evidence)
+    return _summary(evidence) | evidence
 
 
 def _backends(device: torch.device, world: int) -> dict[str, str]:

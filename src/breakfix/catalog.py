@@ -201,7 +201,8 @@ class Catalog:
         """The labs of `roots`; default: the project's own and those of BREAKFIX_ROOTS. One bad lab spoils no other."""
         labs: dict[str, Lab] = {}
         bad: dict[str, BadLab] = {}
-        for path in (path for root in roots or default_roots() for path in _lab_folders(Path(root))):
+        once = dict.fromkeys(Path(root).resolve() for root in roots or default_roots())
+        for path in (path for root in once for path in _lab_folders(root)):
             try:
                 lab = read_lab(path)
                 if lab.id in labs:
@@ -388,7 +389,7 @@ def _points(node: ast.FunctionDef) -> int:
 
 def _expects(source: str, word: str) -> frozenset[str]:
     """The names after `# word:` in the first line, commas or not; or one state, whose name may hold blanks."""
-    match = re.match(rf"#\s*{word}:\s*(.*)", source)
+    match = re.match(rf"#[ \t]*{word}:(.*)", source)
     text = match.group(1).strip() if match else ""
     return frozenset(text.replace(",", " ").split() if "test_" in text else [text] if text else [])
 

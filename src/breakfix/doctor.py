@@ -6,13 +6,22 @@ import sys
 from typing import Any
 
 from breakfix import child
-from breakfix.catalog import Catalog
+from breakfix.cache import user_cache
+from breakfix.catalog import Catalog, default_roots
 from breakfix.judge import lacking, versions
+from breakfix.workspace import Workspace, WorkspaceError
 
 
 def examine(catalog: Catalog) -> dict[str, dict[str, Any]]:
-    """Versions, devices, what the engine can see from outside, and for each lab whether it runs here."""
-    return {"versions": versions(), "machine": _machine(), "cuda": _cuda(), "engine": _engine(), "labs": _labs(catalog)}
+    """Versions, devices, folders, what the engine can see from outside, and for each lab whether it runs here."""
+    return {
+        "versions": versions(),
+        "machine": _machine(),
+        "cuda": _cuda(),
+        "folders": _folders(),
+        "engine": _engine(),
+        "labs": _labs(catalog),
+    }
 
 
 def _machine() -> dict[str, Any]:
@@ -48,11 +57,19 @@ def _cuda() -> dict[str, Any]:
     }
 
 
+def _folders() -> dict[str, Any]:
+    """Where everything is; of a state file that cannot be read what is wrong with it."""
+    try:
+        yours = str(Workspace.find().root)
+    except WorkspaceError as error:
+        yours = str(error)
+    return {"yours": yours, "labs": ", ".join(map(str, default_roots())), "verdict cache": str(user_cache())}
+
+
 def _engine() -> dict[str, Any]:
     if not child.CAN_FORK:
-        return {
-            "verdicts": "a fresh process each, 2 to 4 s; memory and CPU time are not seen from outside (Linux only)"
-        }
+        slow = "a fresh process each, 2 to 4 s; memory and CPU time are not seen from outside (Linux only)"
+        return {"verdicts": slow}
     return {
         "verdicts": "forked from a warm process; memory and CPU time bounded and seen from outside",
         "private loopback": "yes" if _private_loopback() else "no: bytes between ranks are counted inside only",
@@ -68,4 +85,6 @@ def _private_loopback() -> bool:
 
 
 def _labs(catalog: Catalog) -> dict[str, Any]:
-    return {lab.id: missing[1] if (missing := lacking(lab, "cpu")) else "runs here" for lab in catalog}
+    """For each lab whether it runs here, and what it lacks if not."""
+    here = {lab.id: missing[1] if (missing := lacking(lab, "cpu")) else "runs here" for lab in catalog}
+    return here | {name: f"cannot be read: {error}" for name, error in catalog.bad.items()}

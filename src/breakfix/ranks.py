@@ -11,6 +11,7 @@ Two ranks started cold take seconds, forked from a warm process a quarter of a s
 over the loopback. Each returns one evidence frame; the first one that fails ends all of them.
 """
 
+import importlib
 import json
 import os
 import selectors
@@ -35,6 +36,7 @@ from breakfix.evidence import decode, encode
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 GRACE_S = 5.0  # the ranks' own timeouts come first, because they say at which line
 FRAME, TROUBLE = b"E", b"X"  # first byte of what a rank sends
+ENDED = "ended before it had returned: killed, aborted or exited"
 
 Work = Callable[[int, int], Mapping[str, Any]]
 
@@ -61,6 +63,7 @@ def run_ranks(work: Work, world: int, *, backend: str = "gloo", timeout_s: float
     """
     if torch.cuda.is_initialized():
         raise RuntimeError("this process has used CUDA, which does not survive a fork: call run_ranks in a fresh one")
+    importlib.import_module("torch._dynamo")  # which DDP and optimizers need: once here, not once in every rank
     sys.stdout.flush(), sys.stderr.flush()  # else each rank would print them again
     with tempfile.TemporaryDirectory(prefix="breakfix-ranks-") as folder:
         ranks = _Ranks(timeout_s + GRACE_S)
@@ -101,9 +104,10 @@ class _Ranks:
         silent = [rank for rank, r in enumerate(reports) if not r and rank not in unheard]
         if troubles:
             _raise(*min(troubles, key=lambda t: t[0]["time"]), silent)
-        for ranks, what in ((silent, "ended before it had returned: killed, aborted or exited"), (unheard, "is stuck")):
-            if ranks:
-                raise RankFailed(ranks[0], "", what, traceback.StackSummary())
+        if silent:
+            raise RankFailed(silent[0], "", ENDED, traceback.StackSummary())
+        if unheard:
+            raise RankFailed(unheard[0], "", "has not returned in time", traceback.StackSummary())
         return [bytes(report[1:]) for report in reports]
 
     def end(self) -> None:
@@ -138,7 +142,7 @@ def _raise(trouble: dict[str, Any], rank: int, silent: list[int]) -> None:
     if trouble["kind"] == Contract.__name__:
         raise Contract(trouble["message"])
     message = f"{trouble['kind']}: {trouble['message']}"
-    message += "".join(f"\nrank {r} ended before it had returned: killed, aborted or exited" for r in silent)
+    message += "".join(f"\nrank {r}: {ENDED}" for r in silent)
     frames = [traceback.FrameSummary(file, line, name, line=text) for file, line, name, text in trouble["frames"]]
     raise RankFailed(rank, trouble["kind"], message, traceback.StackSummary.from_list(frames))
 

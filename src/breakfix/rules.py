@@ -109,15 +109,16 @@ def _starter_problems(lab: Lab) -> Iterator[Problem]:
 
 
 def _imports(source: str) -> set[str]:
-    """The packages that `source` imports, breakfix.data apart."""
-    names = set()
+    """The packages that `source` imports, breakfix.data apart; a relative import as it begins, with dots."""
+    found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add("." * node.level + (node.module or ""))
-    used = {n for n in names if not (n == "breakfix.data" or n.startswith("breakfix.data."))}
-    return {n if n.startswith(".") else n.partition(".")[0] for n in used}
+            module = "." * node.level + (node.module or "")
+            found |= {f"breakfix.{alias.name}" for alias in node.names} if module == "breakfix" else {module}
+    strangers = {name for name in found if not f"{name}.".startswith("breakfix.data.")}
+    return {name if name.startswith(".") else name.partition(".")[0] for name in strangers}
 
 
 def _measure_problems(lab: Lab) -> Iterator[Problem]:

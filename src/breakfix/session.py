@@ -73,7 +73,7 @@ class Session:
         return file
 
     def judge(self, lab: Lab, path: Path, seed: int | None = None, fresh: bool = False) -> Judged:
-        """The verdict on the file at `path`, or, unless `fresh`, that of an earlier time if nothing has changed since."""
+        """The verdict on the file at `path`, or, unless `fresh`, the one from before if nothing has changed."""
         path = path.absolute()
         job = Job.of_file(lab, path, ANY_SEED if seed is None else seed, self.device)
         content = digest(job.source)

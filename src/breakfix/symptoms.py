@@ -1,4 +1,4 @@
-"""From an error message or a complaint to the labs that answer it, by their own symptoms and how rare their words are."""
+"""From an error message or a complaint to the labs that answer it, by how rare the words are that agree."""
 
 import math
 import re
@@ -15,8 +15,11 @@ NOISE = re.compile(
     r"|(?:[A-Za-z]:)?(?:[A-Za-z0-9_.~<>-]*[/\\]){2,}[A-Za-z0-9_.~-]*|0x[0-9A-Fa-f]+|\d+"
 )
 FUNCTION_WORDS = frozenset(
-    "a an the and or but if then it its i my we our you is are was be been has have had do does did"
-    " in on at of to by for from with as this that there than so".split()
+    re.findall(
+        r"\w+",
+        "a an the and or but if then it its i my we our you is are was be been has have had do does did"
+        " in on at of to by for from with as this that there than so",
+    )
 )
 
 

@@ -194,16 +194,22 @@ def _is_answered(prediction: dict, found: evidence.Evidence) -> bool:
         return False
 
 
-def _command_problems(lab: Lab) -> Iterator[Problem]:
-    """The README's commands, run beside a copy of the starter, and then of the solution."""
-    for role, path, allowed in (("starter", lab.starter, (0, 1)), ("solution", lab.solution, (0,))):
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / lab.editable).write_bytes(path.read_bytes())
-            for command in readme_commands(lab):
-                status, output = _run(command, folder)
-                if status not in allowed or not output.strip():
-                    told = f"`{command}` with the {role} {_how_it_ended(status)}; correct it or the {role}: "
-                    yield Problem(shown(lab, lab.path / "README.md"), told + (output[-300:].strip() or "no output"))
+def _command_problems(lab: Lab) -> list[Problem]:
+    """The README's commands, run beside a copy of the starter, and beside one of the solution."""
+    sides = ("starter", lab.starter, (0, 1)), ("solution", lab.solution, (0,))  # a starter may show its symptom by 1
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda side: list(_run_beside(lab, *side)), sides)
+        return [problem for problems in found for problem in problems]
+
+
+def _run_beside(lab: Lab, role: str, path: Path, allowed: tuple[int, ...]) -> Iterator[Problem]:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / lab.editable).write_bytes(path.read_bytes())
+        for command in readme_commands(lab):
+            status, output = _run(command, folder)
+            if status not in allowed or not output.strip():
+                told = f"`{command}` with the {role} {_how_it_ended(status)}; correct it or the {role}: "
+                yield Problem(shown(lab, lab.path / "README.md"), told + (output[-300:].strip() or "no output"))
 
 
 def _how_it_ended(status: int | None) -> str:

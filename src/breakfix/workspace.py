@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -134,6 +134,11 @@ class Workspace:
             if note.get("passed", {}).get("content") == content:
                 del note["passed"]
 
+    def record_solution_seen(self, lab: Lab) -> None:
+        """Remember that the learner has seen how it is fixed before she did it."""
+        with self.changing(lab) as note:
+            note.setdefault("solution_seen", _now())
+
     def next_hint(self, lab: Lab) -> int:
         """How many hints the learner has now seen: one more than before, while there are any."""
         with self.changing(lab) as note:
@@ -244,10 +249,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
         return
     lock = os.open(folder, os.O_RDONLY)
     try:
-        try:
+        with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            pass
         yield
     finally:
         os.close(lock)

@@ -70,3 +70,23 @@ def test_a_python_group_finds_the_backend_registered_for_it():
         return {"last": _torch.flight_recorders()["general"][-1]["profiling_name"]}
 
     assert run_ranks(work, 1) == [{"last": "gloo:all_reduce"}]
+
+
+def test_the_host_cache_can_be_emptied_and_watched_being_emptied():
+    called = []
+    _torch.empty_host_cache()  # without CUDA there is none, and nothing happens
+    with _torch.host_cache_emptied_by(lambda: called.append("here")):
+        _torch.empty_host_cache()
+    _torch.empty_host_cache()
+    assert called == ["here"]
+
+
+def test_a_stream_can_be_kept_busy():
+    assert hasattr(torch.cuda, "_sleep")
+    if torch.cuda.is_available():
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        _torch.sleep_on_stream(1_000_000)
+        after.record()
+        torch.cuda.synchronize()
+        assert before.elapsed_time(after) > 0.1

@@ -164,6 +164,15 @@ def test_gradients_keep_their_name_when_the_optimizer_runs_inside_backward():
     assert card.peak.held["gradients"] > 0
 
 
+def test_names_are_not_taken_from_the_dead():
+    """An optimizer's step counters are on the CPU, and a new storage may be where a dead one was."""
+    with Card("meta") as card, torch.device("meta"):
+        model = torchvision.models.vit_b_16()
+        train(model, torch.optim.AdamW(model.parameters()), torch.zeros(2, 3, 224, 224), after=card.end_step)
+    assert card.peak.held["optimizer state"] == pytest.approx(2 * size(model), rel=0.01)
+    assert card.peak.held["temporaries"] == pytest.approx(size(model), rel=0.01)
+
+
 def test_what_outlives_its_step_is_kept():
     with Card("cpu") as card:
         losses = [torch.zeros(1024)]

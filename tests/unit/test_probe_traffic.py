@@ -158,5 +158,5 @@ def test_what_a_person_reads():
     """The table has one line per op and dtype; the bytes are per dtype."""
     collectives = [Collective("all_reduce", 4_000_000, "float32"), Collective("all_reduce", 6_000_000, "float32")]
     collectives.append(Collective("barrier", 0, ""))
-    assert traffic.table(collectives) == "all_reduce float32: 2 collectives, 10.00 MB\nbarrier: 1 collectives, 0.00 MB"
+    assert traffic.table(collectives) == "all_reduce float32: 2 collectives, 10.00 MB\nbarrier: 1 collectives, 0 bytes"
     assert traffic.bytes_by_dtype(collectives) == {"float32": 10_000_000}

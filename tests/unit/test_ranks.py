@@ -87,7 +87,7 @@ def test_a_rank_that_dies_is_named():
         dist.all_reduce(torch.ones(3))
         return {}
 
-    assert "rank 1 ended before it had returned" in str(failure_of(work))
+    assert "rank 1: ended before it had returned" in str(failure_of(work))
 
 
 def test_a_missing_partner_is_told_with_the_line():

@@ -34,7 +34,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def breakfix(
+def _program(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
         False
     ),

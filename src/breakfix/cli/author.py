@@ -44,7 +44,8 @@ def new_command(
     for folder in folders:
         console.print(f"[bold]{lab.id}[/]  ", end="")
         console.print(str(folder), markup=False, soft_wrap=True)
-    console.print(f"{len(parts)} parts to fill in, each marked TODO; it runs as it is")
+    runs = "its checks measure nothing yet" if script else "it runs as it is"
+    console.print(f"{len(parts)} parts to fill in, each marked TODO; {runs}")
     _say_how_to_use(lab)
 
 

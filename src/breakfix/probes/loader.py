@@ -33,22 +33,25 @@ def shared_memory_bytes() -> int:
     return sum(sizes.values())
 
 
-def settle(progress: Callable[[], Any] = lambda: None, timeout: float = 5.0) -> bool:
+def settle(progress: Callable[[], Any] = lambda: None, still: float = 0.0, timeout: float = 5.0) -> bool:
     """Wait until all other threads of this process and of its workers sleep: the loader is as far ahead as it will go.
 
-    Then what is counted does not depend on who was faster. `progress` must not change any more either; where there is
-    no /proc to look at it alone decides. False if there was no rest within `timeout` seconds.
+    Then what is counted does not depend on who was faster. Whoever waits for a disk or a network sleeps too: if the
+    dataset does, ask for `still` seconds without a change of what `progress` returns. False after `timeout` seconds.
     """
-    deadline, before = time.monotonic() + timeout, None
-    pause = 0.001 if os.path.isdir("/proc/self/task") else 0.05
+    deadline, before, since = time.monotonic() + timeout, None, 0.0
     while time.monotonic() < deadline:
         asleep = _asleep()
         now = None if asleep is None else (asleep, progress())
-        if now is not None and now == before:
+        if now is None or now != before:
+            before, since = now, time.monotonic()
+        elif time.monotonic() - since >= still:
             return True
-        before = now
-        time.sleep(pause)
+        time.sleep(0.001)
     return False
+
+
+_ASLEEP = (b"S", b"Z", b"X")  # waiting, or ended
 
 
 def _asleep() -> dict[str, bytes] | None:
@@ -66,9 +69,6 @@ def _asleep() -> dict[str, bytes] | None:
                 return None
             found[path] = status.partition(b"\nvoluntary_ctxt_switches:")[2]
     return found
-
-
-_ASLEEP = (b"S", b"Z", b"X")  # waiting, or ended
 
 
 def _family() -> list[int]:

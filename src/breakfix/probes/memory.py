@@ -132,7 +132,7 @@ class Card(_torch.dispatch_mode()):
             try:
                 raise refused
             finally:
-                del refused  # a frame that holds its own exception is a cycle, and would keep the caller's tensors alive
+                del refused  # a frame that holds its own exception is a cycle: it would keep tensors alive
         return out
 
     def _count(self, op: str, out) -> torch.OutOfMemoryError | None:
@@ -200,9 +200,11 @@ class Card(_torch.dispatch_mode()):
 
     def _name(self, *owners: nn.Module | Optimizer) -> None:
         """Tell parameters, gradients and state apart while they are where their owner keeps them."""
+        self._bury()  # or the id of a dead storage could be taken for that of a new one
         for tensor, kind in (owned for owner in owners for owned in _own(owner)):
-            if tensor.layout is torch.strided and id(tensor.untyped_storage()) in self._live:
-                self._live[id(tensor.untyped_storage())].kind = kind
+            for storage in self._storages(tensor):
+                if id(storage) in self._live:
+                    self._live[id(storage)].kind = kind
 
     def _before_step(self, optimizer, args, kwargs):
         self._owners.add(optimizer)

@@ -280,6 +280,10 @@ def table(collectives: Iterable[Collective]) -> str:
     for c in collectives:
         kinds.setdefault((c.op, c.dtype), []).append(c.bytes)
     return "\n".join(
-        f"{op} {dtype}".strip() + f": {len(sizes)} collectives, {sum(sizes) / 1e6:.2f} MB"
+        f"{op} {dtype}".strip() + f": {len(sizes)} collectives, {_size(sum(sizes))}"
         for (op, dtype), sizes in kinds.items()
     )
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"

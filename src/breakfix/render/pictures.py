@@ -11,7 +11,7 @@ from breakfix.render.terminal import number
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "×"
-WIDTH = 48
+WIDTH, BAR = 48, 30  # characters of a line of blocks, and of the longest bar
 MOST_BARS, MOST_ROWS, MOST_COLUMNS = 6, 8, 12  # of bars and of a matrix; larger ones become one line of blocks
 COLOURS = {"broken": "red", "fixed": "green"}
 
@@ -32,9 +32,11 @@ def picture(lab: Lab, broken: Evidence, fixed: Evidence) -> Text:
 def values_of(lab: Lab, evidence: Evidence) -> np.ndarray:
     """The numbers that stand for the lab's figure: of bars all, else the first series; none where one is missing."""
     kind, keys = lab.figure["kind"], lab.figure["series"]
+    if any(evidence.get(key) is None for key in keys):
+        return np.zeros(0)
     try:
         found = [np.asarray(evidence[key], dtype=np.float64) for key in keys]
-    except (KeyError, TypeError, ValueError):
+    except (TypeError, ValueError):  # text, or rows of different lengths
         return np.zeros(0)
     if kind == "bars" and all(v.ndim == 0 for v in found):
         return np.array(found)
@@ -64,7 +66,7 @@ def _scale(lab: Lab, sides: Sides) -> tuple[float, float]:
     values = np.concatenate([v.ravel() for v in sides.values()])
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    near_zero = 0 < low and (low < high / 4 or low == high or lab.figure["kind"] == "bars")
+    near_zero = low > 0 and (low < high / 4 or low == high or lab.figure["kind"] == "bars")
     return (0.0 if near_zero and not lab.figure.get("log") else low), high
 
 
@@ -105,7 +107,7 @@ def _bars(lab: Lab, sides: Sides, low: float, high: float) -> Iterator[Line]:
     for i, name in enumerate(names):
         for side, values in sides.items():
             value = float(values.ravel()[i])
-            bar = "█" * round(_share(value, min(low, 0.0), high) * WIDTH * 0.75) if np.isfinite(value) else NOT_FINITE
+            bar = "█" * round(_share(value, min(low, 0.0), high) * BAR) if np.isfinite(value) else NOT_FINITE
             head = name[:24] if side == "broken" else ""
             yield [(f"{head:<{wide}}", ""), (f"{side:<7} ", "bold"), (f"{bar} ", COLOURS[side]), (number(value), "")]
 

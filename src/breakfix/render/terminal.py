@@ -103,6 +103,8 @@ def evidence_table(evidence: Mapping[str, Any], title: str = "Evidence") -> Tabl
     """Every key of the evidence with its value, arrays in a few words; what keys have in common stands back."""
     table = Table("what", "value", title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
     table.columns[0].max_width = console.width // 2
+    for column in table.columns:
+        column.overflow = "fold"  # nothing is cut off, however long it is
     for key, value in evidence.items():
         prefix, dot, last = key.rpartition(".")
         table.add_row(Text.assemble((prefix + dot, "dim"), last), Text(brief(value)))
@@ -123,7 +125,7 @@ def compared(broken: Verdict, fixed: Verdict) -> Table:
 
 
 def figure_pairs(broken: Verdict, fixed: Verdict) -> list[tuple[Figure, Figure | None]]:
-    """For every check that the broken one fails: its first figure out of bound, and the fixed one's of the same name."""
+    """For every check that the broken one fails: its first figure out of bound, and that figure of the fixed one."""
     now = {(c.name, f.what): f for c in fixed.checks for f in c.figures}
     firsts = [(c.name, next((f for f in c.figures if not f.holds), None)) for c in broken.checks if not c.passed]
     return [(figure, now.get((name, figure.what))) for name, figure in firsts if figure]
@@ -186,6 +188,4 @@ def _without_long_carets(traceback: str) -> str:
     lines, room = traceback.splitlines(), console.width - 4
     above = ["", *lines]
     wrapped = [max(len(line), len(before)) > room for line, before in zip(lines, above, strict=False)]
-    return "\n".join(
-        line for line, w in zip(lines, wrapped, strict=True) if not (w and re.fullmatch(r"[\s~^]+", line))
-    )
+    return "\n".join(line for line, w in zip(lines, wrapped, strict=True) if not (w and re.fullmatch(r"[\s~^]+", line)))

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from breakfix.checks import at_most, check, equal, not_measurable
 from breakfix.probes.parity import relative_error
 
-# What the process may use beyond what the card counted, in units of the parameters of the largest model (48 MiB).
-UNSEEN = 1.4
-BOUNDS = {"cpu": (3e-3, 1e-3, 1e-4), "cuda": (1e-2, 5e-3, 1e-3)}  # a parameter, all of them, the losses
+# What the process may have beyond what the card counted, in units of the largest model's parameters (48 MiB): kernels'
+# workspaces and the like, and modules that the file imports. Honest fixes have 0.4 to 0.7; a hidden state has 2.5.
+UNSEEN, IMPORTS = 1.0, 1.2
+BOUNDS = {"cpu": (3e-3, 1e-3, 6e-5), "cuda": (1e-2, 5e-3, 1e-3)}  # a parameter, all of them, the losses
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +58,17 @@ def test_every_update_fits(evidence, outside, lab, device):
 def _seen_from_outside(evidence, outside):
     """The process must not have grown by much more than the card counted; an idle run has the parameters too."""
     size = evidence["large.parameter_bytes"]
-    used = (outside["maxrss_mib"] - outside["idle_maxrss_mib"]) * 2**20 / size
+    grown = (outside["maxrss_mib"] - outside["idle_maxrss_mib"]) * 2**20 / size
     counted = evidence["counted_bytes"] / size - 1
-    if used > counted + UNSEEN:
+    imports = evidence["resident_at_start"] / size - outside["idle_maxrss_mib"] * 2**20 / size + 1
+    at_most("DEBUGimports", imports, 9)
+    allowed = UNSEEN + min(max(imports, 0.0), IMPORTS)
+    if grown > counted + allowed:
         not_measurable(
-            f"beside the parameters the card counted {counted:.1f} P, but the process grew by {used:.1f} P: something is "
-            "where the card cannot see it (NumPy arrays, a thread, a disabled mode; a large import looks the same)"
+            f"beside the parameters the card counted {counted:.1f} P, but the process grew by {grown:.1f} P: something is "
+            "where the card cannot see it (NumPy arrays, a thread, a disabled mode; a very large import looks the same)"
         )
-    at_most("process beyond what the card counted", used - counted, UNSEEN, "P")
+    at_most("process beyond what the card counted", grown - counted, allowed, "P")
 
 
 @check(points=2)

@@ -93,9 +93,9 @@ def test_served_equals_eager(evidence, inputs, lab, device):
     """What is served equals what this very model answers in PyTorch: one model must not have two meanings."""
     bound = lab.measurement.TOLERANCE[device.type]
     groups = {
-        "text": ("categories", "salience", lambda request: True),
         "photos with even sides": ("thumbnail", lambda request: not request.odd),
         "photos with odd sides": ("thumbnail", lambda request: request.odd),
+        "text": ("categories", "salience", lambda request: True),
     }
     for group, (*outputs, belongs) in groups.items():
         names = [name for name, request in inputs.requests.items() if belongs(request)]
