@@ -60,7 +60,10 @@ def overhead(engine: Engine) -> dict:
     for seed in range(30):
         used.append(engine.judge(lab, lab.starter, seed).outside["judge_cpu_seconds"])
     forks = (engine.cpu_seconds() - before) / 30
-    return {"engine's own CPU s per verdict (at most 0.15)": statistics.median(used) + forks, "of it the zygote's fork": forks}
+    return {
+        "engine's own CPU s per verdict (at most 0.15)": statistics.median(used) + forks,
+        "of it the zygote's fork": forks,
+    }
 
 
 def measure(engine: Engine) -> dict:
@@ -156,7 +159,9 @@ def main(
     console.print(table)
     console.print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, torch {versions()['torch']}", style="dim")
     if out:
-        out.write_text(json.dumps({"figures": figures, "versions": versions(), "load": os.getloadavg()}, indent=2) + "\n")
+        out.write_text(
+            json.dumps({"figures": figures, "versions": versions(), "load": os.getloadavg()}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

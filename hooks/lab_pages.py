@@ -195,12 +195,14 @@ def _warn(root: Path, labs: list[Lab], runs: dict[str, Run]) -> None:
 
 def _runs(labs: list[Lab], folder: Path) -> dict[str, Run]:
     """By lab; as many at a time as there are cores, since no figure that decides depends on time."""
-    missing = [lab for lab in labs if not lab_runs.path_of(lab, folder).exists()]
+    runs = {lab.id: lab_runs.kept(lab, folder) for lab in labs}
+    missing = [lab for lab in labs if runs[lab.id] is None]
     if missing:
         with Engine() as engine, ThreadPoolExecutor(os.cpu_count()) as pool:
             engine.start()
-            list(pool.map(lambda lab: lab_runs.keep(lab, engine, folder), missing))
-    return {lab.id: Run.from_json(lab_runs.path_of(lab, folder).read_text("utf-8")) for lab in labs}
+            made = pool.map(lambda lab: lab_runs.make(lab, engine, folder), missing)
+            runs |= {run.lab: run for run in made}
+    return runs
 
 
 def _walkthrough(lab: Lab, config: MkDocsConfig) -> bool:

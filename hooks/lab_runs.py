@@ -63,13 +63,21 @@ def path_of(lab: Lab, folder: Path) -> Path:
     return folder / f"{lab.id}-{run_code(lab)}.json"
 
 
-def keep(lab: Lab, engine: Engine, folder: Path) -> None:
-    """Run the lab on the CPU, and keep that run in place of older ones."""
-    text = record(lab, engine).to_json()
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"{lab.id}-*.json"):
-        old.unlink()
-    path_of(lab, folder).write_text(text, "utf-8")
+def kept(lab: Lab, folder: Path) -> Run | None:
+    """The lab's run in `folder`, if nothing has changed since."""
+    path = path_of(lab, folder)
+    return Run.from_json(path.read_text("utf-8")) if path.exists() else None
+
+
+def make(lab: Lab, engine: Engine, folder: Path) -> Run:
+    """Run the lab on the CPU, and keep that run in place of older ones; one that a busy machine spoiled is not kept."""
+    run = record(lab, engine)
+    if run.fixed.passed or not run.ran:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{lab.id}-*.json"):
+            old.unlink()
+        path_of(lab, folder).write_text(run.to_json(), "utf-8")
+    return run
 
 
 def record(lab: Lab, engine: Engine, device: str = "cpu") -> Run:
@@ -122,7 +130,9 @@ def _shown(lab: Lab, verdict: Verdict) -> dict[str, Any]:
 
 def _without_paths(text: str, lab: Lab) -> str:
     """Tracebacks name files: relative to the project, and without the place where Python is installed."""
-    return text.replace(f"{lab.root}/", "").replace(f"{sys.prefix}/", "").replace(f"{sys.base_prefix}/", "")
+    for place in (sys.prefix, sys.base_prefix, lab.root):
+        text = text.replace(f"{place}/", "")
+    return text
 
 
 def _device_name(device: str) -> str:

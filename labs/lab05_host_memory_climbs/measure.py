@@ -186,11 +186,19 @@ class _Run:
             "shared_memory_peak_mib": float(looks[:, 2].max(initial=0)) / MIB,
             "ahead": int(looks[0, 3]) if len(looks) else 0,
             "batches_ahead": int(looks[0, 3]) // BATCH if len(looks) else 0,
+            "wait_in": _where(looks),
             "moved_bytes": log.bytes,
             "moved_without_waiting_bytes": log.asynchronous_bytes,
             "unsettled": self.unsettled,
             "budget_mib": self.regime.pinned_mib,
         }
+
+
+def _where(looks: np.ndarray) -> str:
+    """Where the scans lie that wait after the first batch."""
+    if not len(looks) or looks[0, 3] <= 0:
+        return "nowhere: none wait"
+    return "/dev/shm" if looks[0, 2] > looks[0, 1] / 2 else "pinned memory of the training process"
 
 
 @contextmanager

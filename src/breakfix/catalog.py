@@ -248,6 +248,8 @@ def read_lab(path: Path) -> Lab:
         spec = tomllib.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         raise BadLab([Problem(str(file), "is missing; `breakfix new` writes one")]) from None
+    except OSError as error:
+        raise BadLab([Problem(str(file), f"cannot be read ({error.strerror}); make it a readable file")]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadLab([Problem(str(file), f"is not valid TOML: {error}")]) from None
     problems = [Problem(f"labs/{path.name}/lab.toml", what) for what in spec_problems(spec)]

@@ -1,7 +1,7 @@
 """The pytest plugin: checks read the evidence of one subject and compare it with what they compute themselves.
 
-A check is a plain test in tests/labs/LAB/test_checks.py. Its fixtures are `lab`, `inputs`, `evidence`, `outside`, `seed`
-and `device`; with `at_most`, `at_least` and `equal` it records every figure that it looks at, passed or not.
+A check is a plain test in tests/labs/LAB/test_checks.py. Its fixtures are `lab`, `inputs`, `evidence`, `outside`,
+`seed` and `device`; with `at_most`, `at_least` and `equal` it records every figure that it looks at, passed or not.
 
     pytest tests/labs/LAB --subject FILE        measures FILE elsewhere, asserts here: -k, -x and --pdb work
     (the judge)                                 hands over the evidence that it has already
@@ -34,7 +34,7 @@ class FaultyCheck(Exception):
     """A check broke on its own account; no verdict can rest on it."""
 
 
-def check(points: int):
+def check(*, points: int):
     """Mark a test as a check that is worth `points`."""
     return pytest.mark.check(points=points)
 
@@ -62,13 +62,15 @@ def not_measurable(reason: str) -> None:
 def _look(what: str, value: Any, relation: str, bound: Any, unit: str, holds: Any, words: str) -> None:
     holds = bool(holds)
     _looked.append(Figure(what, _brief(value), relation, _brief(bound), unit, holds))
-    assert holds, f"{what}: {_brief(value)}{' ' * bool(unit)}{unit}, {words} {_brief(bound)}"
+    if not holds:  # not by `assert`, which python -O leaves out
+        raise AssertionError(f"{what}: {_brief(value)}{' ' * bool(unit)}{unit}, {words} {_brief(bound)}")
 
 
 def _same(value: Any, wanted: Any) -> bool:
     if isinstance(value, np.ndarray) or isinstance(wanted, np.ndarray):
         value, wanted = np.asarray(value), np.asarray(wanted)
         return value.dtype == wanted.dtype and value.shape == wanted.shape and bool(np.array_equal(value, wanted))
+    value, wanted = (v.item() if isinstance(v, np.generic) else v for v in (value, wanted))
     return type(value) in (type(wanted), int, float, bool) and value == wanted
 
 
@@ -78,9 +80,9 @@ def _brief(value: Any) -> Any:
         return f"{value.dtype} array {list(value.shape)}"
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
-    if isinstance(value, bool | int | float | str) or value is None:
-        return f"{value:.6g}" if False else value
-    text = repr(value)
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 
@@ -276,7 +278,7 @@ def ask(given: Given) -> tuple[CheckResult, ...]:
     results = _Results()
     source = _Hand(given)
     path = given.lab.checks_path
-    quiet = ["-c", str(_EMPTY_INI), "--rootdir", str(path.parent), "--import-mode=importlib", "-q", "--no-header"]
+    quiet = ["-c", str(_EMPTY_INI), "--rootdir", str(path.parent), "--import-mode=importlib", "--noconftest", "-q"]
     off = [
         f"-pno:{name}" for name in ("cacheprovider", "junitxml", "doctest", "unraisableexception", "threadexception")
     ]

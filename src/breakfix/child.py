@@ -1,11 +1,12 @@
-"""One process for one piece of somebody else's code: the only place that forks, limits, kills, and sees it from outside.
+"""One process for one piece of somebody else's code: the only place that limits it, kills it, and sees it from outside.
 
     fork ──▶ child: its own session, stdin empty, output to a capped log, one pipe for the bytes that fn() returns
       │
       └─ parent: reads both pipes, and every 50 ms asks the kernel how much time and memory the whole family uses
 
-What the kernel says (time, resident size, exit status) the child cannot forge. Without fork (Windows, macOS) the same
-function runs in a fresh process, and then only the wall clock is bounded.
+What the kernel says (time, resident size, exit status) the child cannot forge. Its temporary files go into a folder
+that is removed after it. Without fork (Windows, macOS) the same function runs in a fresh process, and then only the
+wall clock is bounded.
 """
 
 import ctypes
@@ -15,11 +16,15 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from functools import lru_cache
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from breakfix import evidence
@@ -29,9 +34,13 @@ ENDED = "ended"
 DATA_LIMIT = evidence.LIMIT + 1  # one frame and its tag
 LOG_LIMIT = 64 << 10  # bytes of output kept: the last ones, as a traceback comes last
 TICK = 0.05  # seconds between two looks at the family
-CAN_FORK = sys.platform == "linux"
+STARTING, LEAVING = 60.0, 10.0  # seconds that a fresh process has to import torch, and to end after its last word
+LINUX = sys.platform == "linux"
+CAN_FORK = LINUX and not os.environ.get("BREAKFIX_NO_FORK")
 
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = 4, 36, -3, -1
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 4, 36, 37
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -64,18 +73,23 @@ def run_child(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
 
 
 def not_dumpable() -> None:
-    """Close this process's memory to others of the same user: a subject must not write into its judge."""
-    _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    """Close this process's memory to others of the same user: a subject must not write into its judge. Linux only."""
+    if LINUX:
+        _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans, so that `kill_children` reaches all of them."""
-    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """Become the parent of all descendants' orphans, so that neither bounds nor kills miss them. Linux only.
+
+    For a process that does nothing else: `run_child` then takes every child of it for a member of the family.
+    """
+    if LINUX:
+        _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_children() -> None:
-    """Kill and reap every child of this process until there is none."""
-    while children := [pid for pid, s in _processes().items() if s.parent == os.getpid()]:
+def kill_children(besides: Collection[int] = ()) -> None:
+    """Kill and reap every child of this process but those in `besides`, until there is none. Linux only."""
+    while children := [p.pid for p in _processes().values() if p.parent == os.getpid() and p.pid not in besides]:
         for pid in children:
             _kill(pid, signal.SIGKILL)
             _reap(pid)
@@ -86,29 +100,37 @@ def kill_children() -> None:
 
 def _run_forked(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
     sys.stdout.flush(), sys.stderr.flush()  # else the child would print them again
-    data_end, log_end = os.pipe(), os.pipe()
-    started = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        _become(data_end[1], log_end[1], fn)
-    os.close(data_end[1]), os.close(log_end[1])
-    watch = _Watch(pid, data_end[0], log_end[0], bounds, started)
-    state = watch.until_it_ends()
-    if state == TIMEOUT:
-        watch.ask_where()
-    for member in _family(pid):
-        _kill(member, signal.SIGKILL)
-    _, status, usage = os.wait4(pid, 0)
-    for member in _family(pid):  # forked between the look and the kill
-        _kill(member, signal.SIGKILL)
-    watch.drain()
-    watch.close()
+    with tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True) as folder:
+        data_end, log_end = os.pipe(), os.pipe()
+        started = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            _become(data_end[1], log_end[1], folder, fn)
+        os.close(data_end[1]), os.close(log_end[1])
+        watch = _Watch(pid, data_end[0], log_end[0], bounds, started)
+        try:
+            state = watch.until_it_ends()
+            if state == TIMEOUT:
+                watch.ask_where()
+        finally:
+            _end(pid)
+            _, status, usage = os.wait4(pid, 0)
+            watch.drain()
+            watch.close()
     outside = {
         "wall_seconds": time.monotonic() - started,
         "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "maxrss_mib": usage.ru_maxrss / 1024,
     }
     return Ended(state, bytes(watch.data), watch.log_text(), os.waitstatus_to_exitcode(status), outside)
+
+
+def _end(pid: int) -> None:
+    """Kill the family of `pid` until nobody of it runs: one may have been forked between a look and a kill."""
+    while running := [member.pid for member in _family(pid) if member.running]:
+        for member in running:
+            _kill(member, signal.SIGKILL)
+        time.sleep(0.001)
 
 
 class _Watch:
@@ -141,7 +163,7 @@ class _Watch:
     def ask_where(self) -> None:
         """Let faulthandler print every thread of every process of the family, stuck in C or not."""
         for member in _family(self.pid):
-            _kill(member, signal.SIGUSR1)
+            _kill(member.pid, signal.SIGUSR1)
         deadline = time.monotonic() + 0.3
         while (left := deadline - time.monotonic()) > 0:
             select.select(list(self.buffers), [], [], left)
@@ -149,9 +171,11 @@ class _Watch:
             time.sleep(0.02)
 
     def drain(self) -> None:
+        """Read what is there; a bounded number of times, as somebody may write faster than this reads."""
         for fd in self.buffers:
-            while self._read(fd) and len(self.data) <= DATA_LIMIT:
-                pass
+            for _ in range(DATA_LIMIT // _CHUNK + 1):
+                if not self._read(fd):
+                    break
 
     def close(self) -> None:
         for fd in (*self.buffers, self.exited):
@@ -163,7 +187,7 @@ class _Watch:
     def _read(self, fd: int) -> bool:
         """Whether there was something to read."""
         try:
-            chunk = os.read(fd, 1 << 16)
+            chunk = os.read(fd, _CHUNK)
         except BlockingIOError:
             return False
         self.buffers[fd] += chunk
@@ -172,8 +196,7 @@ class _Watch:
         return bool(chunk)
 
     def _broken_bound(self) -> str | None:
-        processes = _processes()
-        family = [processes[pid] for pid in _family(self.pid, processes)]
+        family = _family(self.pid)
         if time.monotonic() - self.started > self.bounds.wall_seconds:
             return TIMEOUT
         if sum(p.cpu for p in family) > self.bounds.cpu_seconds:
@@ -188,7 +211,7 @@ class _Watch:
 # ----------------------------------------------------------------------------------------------------------- the child
 
 
-def _become(data_fd: int, log_fd: int, fn: Callable[[], bytes]) -> None:
+def _become(data_fd: int, log_fd: int, folder: str, fn: Callable[[], bytes]) -> None:
     """Turn this fork into the child. Never returns."""
     code = 1
     try:
@@ -200,12 +223,14 @@ def _become(data_fd: int, log_fd: int, fn: Callable[[], bytes]) -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, 64 << 10), libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _use_for_temporary_files(folder)
         _write_all(3, fn())
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
+        with suppress(BaseException):  # fn may have closed or replaced it, and must not come out of here
+            sys.stdout.flush()
         os._exit(code)
 
 
@@ -220,6 +245,10 @@ def _take_fds(data_fd: int, log_fd: int) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
+def _use_for_temporary_files(folder: str) -> None:
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -232,6 +261,7 @@ def _write_all(fd: int, data: bytes) -> None:
 @dataclass(frozen=True)
 class _Process:
     pid: int
+    running: bool  # false: it has ended, and nobody has waited for it yet
     parent: int
     session: int
     cpu: float  # seconds, its waited-for children included
@@ -240,7 +270,7 @@ class _Process:
 
 def _processes() -> dict[int, _Process]:
     found = {}
-    for entry in os.listdir("/proc"):
+    for entry in os.listdir("/proc") if LINUX else ():
         if entry.isdigit():
             try:
                 stat = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
@@ -248,17 +278,25 @@ def _processes() -> dict[int, _Process]:
                 continue
             cpu = sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
             resident = int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
-            found[int(entry)] = _Process(int(entry), int(stat[1]), int(stat[3]), cpu, resident)
+            running = stat[0] not in (b"Z", b"X")
+            found[int(entry)] = _Process(int(entry), running, int(stat[1]), int(stat[3]), cpu, resident)
     return found
 
 
-def _family(pid: int, processes: dict[int, _Process] | None = None) -> list[int]:
-    """`pid`, its descendants, and whoever is left of its session."""
-    processes = _processes() if processes is None else processes
-    family = {p.pid for p in processes.values() if p.pid == pid or p.session == pid}
+def _family(pid: int) -> list[_Process]:
+    """`pid`, its descendants, whoever is left of its session, and orphans that this process has adopted."""
+    processes = _processes()
+    adopter = os.getpid() if _adopts_orphans() else None
+    family = {p.pid for p in processes.values() if p.pid == pid or p.session == pid or p.parent == adopter}
     while more := {p.pid for p in processes.values() if p.parent in family} - family:
         family |= more
-    return sorted(family)
+    return [processes[member] for member in sorted(family)]
+
+
+def _adopts_orphans() -> bool:
+    answer = ctypes.c_int()
+    _libc().prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
+    return bool(answer.value)
 
 
 def _proportional(pid: int) -> int:
@@ -273,19 +311,16 @@ def _proportional(pid: int) -> int:
 
 
 def _kill(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _reap(pid: int) -> None:
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass
 
 
+@lru_cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -296,27 +331,52 @@ def _libc() -> ctypes.CDLL:
 def _run_fresh(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
     """The same in a fresh process: slower, and only the wall clock and the bytes are bounded."""
     spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe(duplex=False)
-    started = time.monotonic()
-    process = spawn.Process(target=_send, args=(fn, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    wait([ours, process.sentinel], bounds.wall_seconds)
-    data, state = b"", ENDED
+    started, seconds = time.monotonic(), STARTING + bounds.wall_seconds
+    with tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True) as folder:
+        ours, theirs = spawn.Pipe(duplex=False)
+        _log_of(folder).touch()
+        process = spawn.Process(target=_send, args=(fn, theirs, folder, seconds))
+        process.start()
+        theirs.close()
+        state, data = _received(ours, process, seconds + 1)  # one second to say where it stands
+        process.join(LEAVING if state == ENDED else 0)
+        process.kill()
+        process.join()
+        log = _log_of(folder).read_bytes()[-LOG_LIMIT:].decode(errors="replace")
+    return Ended(state, data, log, process.exitcode, {"wall_seconds": time.monotonic() - started})
+
+
+def _received(pipe: Connection, process: BaseProcess, seconds: float) -> tuple[str, bytes]:
+    """(state, bytes) of a fresh process that has `seconds`."""
+    wait([pipe, process.sentinel], seconds)
     try:
-        if ours.poll():
-            data = ours.recv_bytes(DATA_LIMIT)
-        elif process.is_alive():
-            state = TIMEOUT
+        if pipe.poll():
+            return ENDED, pipe.recv_bytes(DATA_LIMIT)
     except EOFError:  # it ended without a word
-        pass
+        return ENDED, b""
     except OSError:
-        state = TOO_MUCH_DATA
-    process.join(1 if state == ENDED else 0)
-    process.kill()
-    process.join()
-    return Ended(state, data, "", process.exitcode, {"wall_seconds": time.monotonic() - started})
+        return TOO_MUCH_DATA, b""
+    return (TIMEOUT if process.is_alive() else ENDED), b""
 
 
-def _send(fn: Callable[[], bytes], pipe) -> None:
-    pipe.send_bytes(fn())
+def _send(fn: Callable[[], bytes], pipe: Connection, folder: str, seconds: float) -> None:
+    """The fresh process. Never returns: the interpreter's own farewell would wait for the threads of fn()."""
+    code = 1
+    try:
+        with open(_log_of(folder), "wb") as log:
+            os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
+        sys.stdout.reconfigure(line_buffering=True)
+        faulthandler.dump_traceback_later(seconds)
+        _use_for_temporary_files(folder)
+        pipe.send_bytes(fn())
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+def _log_of(folder: str) -> Path:
+    return Path(folder, "log")

@@ -34,8 +34,8 @@ def describe(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)[:80]
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        where = f" on {value.device}" if hasattr(value, "device") else ""
-        noun = "tensor" if where else "array"
+        tensor = hasattr(value, "detach")  # NumPy's arrays have a device too
+        noun, where = ("tensor", f" on {value.device}") if tensor else ("array", "")
         return f"{str(value.dtype).removeprefix('torch.')} {noun} {list(value.shape)}{where}"
     if isinstance(value, list | tuple | dict | set):
         return f"{kind} of {len(value)}"
@@ -43,4 +43,4 @@ def describe(value: Any) -> str:
 
 
 def _file_of(subject: ModuleType) -> str:
-    return getattr(subject, "__file__", subject.__name__).replace("\\", "/").rpartition("/")[2]
+    return str(getattr(subject, "__file__", "the subject")).replace("\\", "/").rpartition("/")[2]

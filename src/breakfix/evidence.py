@@ -29,20 +29,20 @@ class TooLarge(Exception):
 
 
 def encode(evidence: Evidence) -> bytes:
-    """The frame of `evidence`: numbers, strings, JSON-like lists and dicts, arrays and tensors. Raises TypeError, TooLarge."""
+    """The frame of `evidence`: numbers, strings, lists, dicts, arrays and tensors. Raises TypeError, TooLarge."""
     header, arrays = {}, []
     for name, value in evidence.items():
         value = _as_array_or_plain(name, value)
         if isinstance(value, np.ndarray):
             header[name] = {"dtype": value.dtype.name, "shape": list(value.shape)}
-            arrays.append(np.ascontiguousarray(value).tobytes())
+            arrays.append(value)
         else:
             header[name] = {"value": _finite_json(name, value)}
     head = json.dumps(header, allow_nan=False).encode()
-    frame = b"".join([MAGIC, len(head).to_bytes(4, "little"), head, *arrays])
-    if len(frame) > LIMIT:
-        raise TooLarge(f"the evidence has {len(frame)} bytes, at most {LIMIT}: send samples. {_largest(evidence)}")
-    return frame
+    size = 8 + len(head) + sum(array.nbytes for array in arrays)
+    if size > LIMIT:  # before anything is copied
+        raise TooLarge(f"the evidence has {size} bytes, at most {LIMIT}: send samples. {_largest(header)}")
+    return b"".join([MAGIC, len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in arrays)])
 
 
 def decode(frame: bytes) -> dict[str, Any]:
@@ -78,26 +78,32 @@ def _array(frame: bytes, offset: int, entry: dict) -> tuple[np.ndarray, int]:
     if offset + count * dtype.itemsize > len(frame):
         raise ValueError("the arrays are cut short")
     flat = np.frombuffer(frame, dtype, count, offset)  # a view of bytes: read-only
+    if dtype.kind == "b" and (flat.view(np.uint8) > 1).any():  # such a bool is neither true nor false to NumPy
+        raise ValueError("a bool that is neither 0 nor 1")
     return flat.reshape(shape), offset + flat.nbytes
 
 
 def _as_array_or_plain(name: str, value: Any) -> Any:
+    if not isinstance(name, str):
+        raise TypeError(f"evidence is named by strings, not by {name!r}")
     if hasattr(value, "detach"):  # a tensor; torch itself is not needed to read evidence
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray) and value.dtype.name not in DTYPES:
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.name not in DTYPES:
         raise TypeError(f"evidence {name!r} has dtype {value.dtype}; may be one of {', '.join(sorted(DTYPES))}")
-    return value
+    return np.asarray(value, dtype=value.dtype.newbyteorder("="))  # its name does not say the order of its bytes
 
 
 def _finite_json(name: str, value: Any) -> Any:
     """JSON has no nan and inf: they travel as {"float": "nan"}."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": repr(value)}
+        return value if math.isfinite(value) else {"float": float.__repr__(value)}
     if isinstance(value, list | tuple):
         return [_finite_json(name, v) for v in value]
     if isinstance(value, dict):
@@ -113,6 +119,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _largest(evidence: Evidence) -> str:
-    sizes = sorted(((getattr(v, "nbytes", 0), k) for k, v in evidence.items()), reverse=True)[:3]
-    return "Largest: " + ", ".join(f"{k} ({n} bytes)" for n, k in sizes)
+def _largest(header: dict[str, dict]) -> str:
+    sizes = sorted(((_size(entry), name) for name, entry in header.items()), reverse=True)[:3]
+    return "Largest: " + ", ".join(f"{name} ({size} bytes)" for size, name in sizes)
+
+
+def _size(entry: dict) -> int:
+    if "value" in entry:
+        return len(json.dumps(entry["value"]))
+    return math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize

@@ -1,6 +1,11 @@
-"""The judge: one job to one verdict. It runs the subject in a child, sees it from outside, and asks the checks when it has ended."""
+"""The judge: one job to one verdict.
 
+It runs the subject in a child, sees it from outside, and asks the checks when it has ended.
+"""
+
+import re
 import secrets
+import signal
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import metadata
@@ -9,9 +14,20 @@ from breakfix import child, sandbox
 from breakfix.catalog import Lab
 from breakfix.checks import FaultyCheck, Given, ask
 from breakfix.evidence import BadFrame, decode
-from breakfix.subject import EVIDENCE, TROUBLE, Job, measure_idle, measure_to_bytes
-from breakfix.verdict import ERROR, FAILED, NEEDS_CUDA, NEEDS_PACKAGE, NEEDS_RANKS, NOT_MEASURABLE, PASSED, Verdict
+from breakfix.subject import EVIDENCE, TOO_LARGE, TROUBLE, Job, measure_idle, measure_to_bytes
+from breakfix.verdict import (
+    ERROR,
+    FAILED,
+    NEEDS_CUDA,
+    NEEDS_PACKAGE,
+    NEEDS_RANKS,
+    NOT_MEASURABLE,
+    PASSED,
+    TOO_MUCH_DATA,
+    Verdict,
+)
 
+WITHOUT_EVIDENCE = {TROUBLE: ERROR, TOO_LARGE: TOO_MUCH_DATA}  # tag of what a subject's process sent: state
 PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "serve": ("fastapi", "httpx")}
 
 
@@ -34,11 +50,12 @@ def judge(job: Job, checks: bool = True) -> Verdict:
     verdict = replace(blank, log=ended.log, outside=outside)
     if ended.state != child.ENDED:
         return replace(verdict, state=ended.state, detail=_where(ended, job))
-    if ended.data[:1] == TROUBLE:
-        return replace(verdict, detail=ended.data[1:].decode(errors="replace"))
-    if ended.data[:1] != EVIDENCE or ended.exit != 0:
-        return replace(verdict, detail=f"the process ended (exit status {ended.exit}) before the measurement did")
-    return _asked(replace(verdict, frame=ended.data[1:]), job, checks)
+    tag, rest = ended.data[:1], ended.data[1:]
+    if tag in WITHOUT_EVIDENCE:
+        return replace(verdict, state=WITHOUT_EVIDENCE[tag], detail=rest.decode(errors="replace"))
+    if tag != EVIDENCE or ended.exit != 0:
+        return replace(verdict, detail=f"the process ended ({_exit(ended.exit)}) before the measurement did")
+    return _asked(replace(verdict, frame=rest), job, checks)
 
 
 def lacking(lab: Lab, device: str) -> tuple[str, str] | None:
@@ -102,16 +119,19 @@ def _idle(job: Job) -> dict[str, float]:
 def _where(ended: child.Ended, job: Job) -> str:
     """What broke the bound, and for a timeout the lines of the learner's file where it stood."""
     bounds = job.lab.bounds
-    used = (
-        f"{ended.outside['cpu_seconds']:.1f} CPU seconds and {ended.outside['wall_seconds']:.1f} s"
-        if ended.outside
-        else ""
+    cpu = f"{ended.outside['cpu_seconds']:.1f} CPU seconds and " if "cpu_seconds" in ended.outside else ""
+    used = f"{cpu}{ended.outside['wall_seconds']:.1f} s"
+    allowed = (
+        f"{bounds.cpu_seconds:g} CPU seconds, {bounds.wall_seconds:g} s, {bounds.memory_mib:g} MiB, 4 MiB of evidence"
     )
-    allowed = f"allowed: {bounds.cpu_seconds:g} CPU seconds, {bounds.wall_seconds:g} s, {bounds.memory_mib:g} MiB, 4 MiB of evidence"
-    stood = [line.strip() for line in ended.log.splitlines() if f'File "{job.path}"' in line]
-    return "\n".join(
-        [f"{ended.state} after {used} ({allowed})", *(f"it stood at {line}" for line in dict.fromkeys(stood))]
-    )
+    escaped = job.path.encode("ascii", "backslashreplace").decode()  # as faulthandler writes it
+    stood = re.findall(rf'File "{re.escape(escaped)}", (line \d+ in .+)', ended.log)  # a traceback has a comma more
+    places = [f'it stood at File "{job.path}", {line}' for line in dict.fromkeys(stood)]
+    return "\n".join([f"{ended.state} after {used} (allowed: {allowed})", *places])
+
+
+def _exit(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"killed: {signal.strsignal(-status)}"
 
 
 def _ranks(lab: Lab) -> int:

@@ -1,11 +1,13 @@
-"""The subject's side: load one file under its real path, measure it, hand over one frame or the learner's own traceback."""
+"""The subject's side: load one file under its real path, measure it, hand over a frame or the learner's traceback."""
 
+import io
 import json
 import linecache
 import sys
 import traceback
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,12 +16,16 @@ from breakfix import evidence
 from breakfix.catalog import Lab, read_lab
 from breakfix.contract import Contract
 
-EVIDENCE, TROUBLE = b"E", b"X"  # the first byte of what a subject's process sends
+EVIDENCE, TROUBLE, TOO_LARGE = b"E", b"X", b"L"  # the first byte of what a subject's process sends
+
+
+class NotPython(Exception):
+    """The subject's file is not Python text; the message says why."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One subject of one lab, to be measured at one seed on one device. The source is sent along, so nothing is copied."""
+    """One subject of one lab, to be measured at one seed on one device. Its source is sent along: nothing is copied."""
 
     lab_path: Path
     source: bytes
@@ -34,7 +40,7 @@ class Job:
     @classmethod
     def of_file(cls, lab: Lab, path: Path, seed: int, device: str = "cpu") -> "Job":
         """The job for the file at `path`. Raises OSError where it cannot be read."""
-        return cls(lab.path, Path(path).read_bytes(), str(path), seed, device)
+        return cls(lab.path, Path(path).read_bytes(), str(Path(path).absolute()), seed, device)
 
     def to_bytes(self) -> bytes:
         """One line of JSON, then the source."""
@@ -61,6 +67,8 @@ def measure_to_bytes(job: Job) -> bytes:
     """Measure, and return a tagged frame, or a tagged text that says what went wrong in the learner's own lines."""
     try:
         return EVIDENCE + evidence.encode(_measure(load(job.source, job.path), job))
+    except evidence.TooLarge as error:
+        return TOO_LARGE + str(error).encode(errors="replace")[: evidence.LIMIT]
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a subject too
         return TROUBLE + own_words(error, job.path).encode(errors="replace")[: evidence.LIMIT]
 
@@ -73,21 +81,37 @@ def measure_idle(job: Job) -> bytes:
 
 def load(source: bytes, path: str) -> ModuleType:
     """The module that `source` makes, importable under the name of its file, its lines known to tracebacks."""
-    text = source.decode("utf-8")
-    module = ModuleType(Path(path).stem)
+    text = _text(source, path)
+    name = Path(path).stem
+    module = ModuleType(f"subject_{name}" if name in sys.modules else name)  # the file may be called random.py
     module.__file__ = path
     sys.modules[module.__name__] = module  # loader workers and pickle look it up by name
-    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    linecache.cache[path] = (len(text), None, io.StringIO(text).readlines(), path)
     exec(compile(text, path, "exec"), module.__dict__)
     return module
+
+
+def _text(source: bytes, path: str) -> str:
+    """The source as Python itself reads it: a byte order mark, a coding line and any line ending are fine."""
+    try:
+        text = decode_source(source)
+    except UnicodeDecodeError as error:
+        raise NotPython(
+            f"{path} is not a text file in {error.encoding}: {error.reason} at byte {error.start}"
+        ) from None
+    except SyntaxError as error:
+        raise NotPython(f"{path} is not a text file: {error.msg}") from None
+    if "\0" in text:
+        raise NotPython(f"{path} is not a text file: it has a null byte at character {text.index(chr(0))}")
+    return text
 
 
 def own_words(error: BaseException, path: str) -> str:
     """The traceback from the learner's file on; of a contract breach its message; else the whole traceback."""
     if isinstance(error, Contract):
         return f"Contract: {error}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"{path} is not a text file in UTF-8: {error.reason} at byte {error.start}"
+    if isinstance(error, NotPython):
+        return str(error)
     frames = getattr(error, "frames", None) or traceback.extract_tb(error.__traceback__)  # RankFailed brings the rank's
     first = next(
         (i for i, f in enumerate(frames) if f.filename == path), 0 if not isinstance(error, SyntaxError) else None

@@ -6,6 +6,7 @@ and create), needs nothing of the file system, and costs less than one judged sa
 
 import json
 import os
+import re
 import select
 import sys
 import time
@@ -22,6 +23,7 @@ from breakfix.session import Judged, Session
 from breakfix.verdict import ENVIRONMENT
 from breakfix.workspace import WorkspaceError, content_of, shown
 
+SPECIAL_KEY = re.compile(r"\x1b(?:[\[O][0-9;]*[A-Za-z~])?")  # arrows and the like, whose letters mean nothing here
 TICK = 0.2  # seconds between two looks at the file
 KEYS = "h hint · r judge again on a fresh seed · n another lab · q quit"
 
@@ -79,7 +81,7 @@ class Watch:
             self._show(lab, judged)
             self.session.record(lab, judged)
         except (WorkspaceError, OSError) as error:  # removed or unwritable: nothing that the next save could not mend
-            terminal.errors.print(f"{error}", style="yellow", markup=False)
+            terminal.errors.print(f"{error}", style="yellow", markup=False, soft_wrap=True)
             self._say_next(f"mend that, then save {file.name} again", keys)
             return False
         if not (judged.verdict.passed and self.session.workspace.passed(lab)):
@@ -157,9 +159,7 @@ class Keys:
             return ""
         pressed = os.read(sys.stdin.fileno(), 1024)  # not readline(), which would keep further lines to itself
         self.open = bool(pressed)
-        if pressed.startswith(b"\x1b"):  # an arrow or a function key, whose letters mean nothing here
-            return ""
-        text = pressed.decode(errors="ignore").lower()
+        text = SPECIAL_KEY.sub("", pressed.decode(errors="ignore")).lower()
         return text if self.single else "".join(line.strip()[:1] for line in text.splitlines())
 
 

@@ -14,8 +14,11 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from breakfix import child
 from breakfix.catalog import Lab
@@ -25,11 +28,14 @@ from breakfix.verdict import Verdict
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "",  # what somebody set for tests of their own must not reach the checks
+    "PYTEST_PLUGINS": "",
     # torch.cuda.is_available() initialises CUDA, after which a fork cannot use it, unless NVML is asked instead
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
 
+CHECKS_SECONDS = 600  # for all checks of a lab: a judge that has not ended then is ended
 _ASK = {True: b"C", False: b"M"}  # the first byte of a job: checks too, or only the measurement
 
 
@@ -38,40 +44,47 @@ class EngineFailed(RuntimeError):
 
 
 class Engine:
-    """The client: judges subjects in processes of their own. Starts the zygote when first asked; a context manager."""
+    """The client: judges subjects in processes of their own, from any thread. Starts the zygote when first asked.
+
+    A context manager: it ends the zygote, and whatever that is running.
+    """
 
     def __init__(self):
+        self._lock = threading.RLock()
         self._process: subprocess.Popen | None = None
         self._folder: tempfile.TemporaryDirectory | None = None
 
     def judge(self, lab: Lab, path: Path, seed: int, device: str = "cpu", ask: bool = True) -> Verdict:
-        """The verdict on the file at `path`. Without `ask` its evidence alone. Raises OSError if it cannot be read."""
+        """The verdict on the file at `path`; without `ask` its evidence alone.
+
+        Raises OSError if the file cannot be read, EngineFailed if there is no verdict.
+        """
         job = Job.of_file(lab, Path(path), seed, device)
-        if not child.CAN_FORK:
-            return _judge_fresh(job, ask)
-        self.start()
-        with socket.socket(socket.AF_UNIX) as conn:
-            conn.connect(self._address())
-            return _verdict(_exchange(conn, _ASK[ask] + job.to_bytes(), self))
+        data = _ASK[ask] + job.to_bytes()
+        return _verdict(self._exchange(data) if child.CAN_FORK else _judge_fresh(data))
 
     def start(self) -> None:
         """Start the zygote without waiting until it is warm."""
-        if not child.CAN_FORK or (self._process and self._process.poll() is None):
-            return
-        self.close()
-        self._folder = tempfile.TemporaryDirectory(prefix="breakfix-")
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self._address())
-        listener.listen(128)
-        with listener:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "breakfix.zygote", str(listener.fileno())],
-                stdin=subprocess.PIPE,  # its end tells the zygote that the client has gone
-                stdout=subprocess.DEVNULL,
-                stderr=open(Path(self._folder.name) / "log", "w"),  # noqa: SIM115
-                pass_fds=[listener.fileno()],
-                env=os.environ | ENVIRONMENT,
-            )
+        with self._lock:
+            if not child.CAN_FORK or (self._process and self._process.poll() is None):
+                return
+            self.close()
+            self._folder = tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True)
+            with socket.socket(socket.AF_UNIX) as listener, open(self._log(), "w") as log:
+                listener.bind(self._address())
+                listener.listen(128)
+                self._process = self._popen(listener.fileno(), log)
+
+    def _popen(self, listener: int, log: IO[str]) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "breakfix.zygote", str(listener)],
+            stdin=subprocess.PIPE,  # its end tells the zygote that the client has gone
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            pass_fds=[listener],
+            # what a judge that was killed has left lying is removed with the folder
+            env=os.environ | ENVIRONMENT | {"TMPDIR": self._folder.name},
+        )
 
     def cpu_seconds(self) -> float:
         """CPU time that the zygote itself has used: its imports, then its forks."""
@@ -80,12 +93,13 @@ class Engine:
 
     def close(self) -> None:
         """End the zygote and whatever it is running."""
-        if self._process:
-            self._process.stdin.close()
-            self._process.wait()
-        if self._folder:
-            self._folder.cleanup()
-        self._process = self._folder = None
+        with self._lock:
+            if self._process:
+                self._process.stdin.close()
+                self._process.wait()
+            if self._folder:
+                self._folder.cleanup()
+            self._process = self._folder = None
 
     def __enter__(self) -> "Engine":
         return self
@@ -96,18 +110,28 @@ class Engine:
     def _address(self) -> str:
         return f"{self._folder.name}/socket"
 
-    def failure(self) -> EngineFailed:
-        """What to raise when the zygote hung up."""
-        log = Path(self._folder.name, "log").read_text(errors="replace")[-2000:]
-        return EngineFailed(f"the judging process ended before its verdict\n{log}".rstrip())
+    def _log(self) -> str:
+        return f"{self._folder.name}/log"
+
+    def _exchange(self, data: bytes) -> bytes:
+        """The answer of a judge to `data`."""
+        with self._lock:
+            self.start()
+            address, log = self._address(), self._log()
+        try:
+            with socket.socket(socket.AF_UNIX) as conn:
+                conn.connect(address)
+                _send(conn, data)
+                return _receive(conn)
+        except (OSError, EOFError):
+            raise EngineFailed(f"the judging process ended before its verdict\n{_tail(log)}".rstrip()) from None
 
 
-def _exchange(conn: socket.socket, job: bytes, engine: Engine) -> bytes:
-    _send(conn, job)
+def _tail(log: str) -> str:
     try:
-        return _receive(conn)
-    except (ConnectionError, EOFError):
-        raise engine.failure() from None
+        return Path(log).read_text(errors="replace")[-2000:]
+    except OSError:  # the engine was closed meanwhile
+        return ""
 
 
 def _verdict(answer: bytes) -> Verdict:
@@ -116,13 +140,21 @@ def _verdict(answer: bytes) -> Verdict:
     return Verdict.from_json(json.loads(answer[4 : 4 + size]), answer[4 + size :])
 
 
-def _answer(verdict: Verdict) -> bytes:
+def _answer(data: bytes) -> bytes:
+    """The judge's work: the answer to a job, when nothing that the job has started is left."""
+    from breakfix.judge import judge
+
+    job = Job.from_bytes(data[1:])
+    if hasattr(signal, "alarm"):
+        signal.alarm(int(2 * job.lab.bounds.wall_seconds) + CHECKS_SECONDS)  # the subject, an idle one, the checks
+    child.not_dumpable()
+    child.adopt_orphans()
+    verdict = judge(job, checks=data[:1] == _ASK[True])
+    child.kill_children()
+    cost = {"judge_cpu_seconds": sum(os.times()[:4])}  # its own and its children's
+    verdict = replace(verdict, outside=verdict.outside | cost)
     head = json.dumps(verdict.to_json()).encode()
     return len(head).to_bytes(4, "little") + head + verdict.frame
-
-
-def _job(data: bytes) -> tuple[Job, bool]:
-    return Job.from_bytes(data[1:]), data[:1] == _ASK[True]
 
 
 def _send(conn: socket.socket, data: bytes) -> None:
@@ -144,7 +176,7 @@ def _exactly(conn: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-# ------------------------------------------------------------------------------------------------------------ the zygote
+# ----------------------------------------------------------------------------------------------------------- the zygote
 
 
 def serve(listener: socket.socket) -> None:
@@ -158,35 +190,39 @@ def serve(listener: socket.socket) -> None:
     import breakfix.judge  # noqa: F401
 
     gc.collect(), gc.freeze()  # pytest collects garbage at its end: over torch's heap that is most of a verdict
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # judges are not waited for
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the client, which then closes standard input
     os.setpgid(0, 0)
+    child.adopt_orphans()  # those of a judge that its subject has killed
     assert not torch.cuda.is_initialized()
+    judges: dict[int, int] = {}  # a descriptor that says when it has ended: its pid
     while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        ready, _, _ = select.select([listener, sys.stdin, *judges], [], [])
+        for descriptor in judges.keys() & set(ready):
+            _bury(judges.pop(descriptor), descriptor, judges.values())
         if sys.stdin in ready:
             break
-        conn, _ = listener.accept()
-        if os.fork() == 0:
-            _serve_one(conn, listener)
-        conn.close()
-    _end_judges()
+        if listener in ready:
+            conn, _ = listener.accept()
+            pid = os.fork()
+            if pid == 0:
+                _serve_one(conn, listener)
+            conn.close()
+            judges[os.pidfd_open(pid)] = pid
+    child.kill_children()  # the client has gone: nobody waits for the judges that still run
+
+
+def _bury(judge: int, descriptor: int, others: Collection[int]) -> None:
+    """Reap a judge that has ended; the orphans of one that did not end by itself are ours, and nobody bounds them."""
+    os.waitpid(judge, 0)
+    os.close(descriptor)
+    child.kill_children(besides=others)
 
 
 def _serve_one(conn: socket.socket, listener: socket.socket) -> None:
     """The judge. Never returns."""
-    from breakfix.judge import judge
-
     try:
         listener.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        child.not_dumpable()
-        child.adopt_orphans()
-        verdict = judge(*_job(_receive(conn)))
-        child.kill_children()
-        cost = {"judge_cpu_seconds": sum(os.times()[:4])}  # its own and its children's
-        _send(conn, _answer(replace(verdict, outside=verdict.outside | cost)))
+        _send(conn, _answer(_receive(conn)))
     except BaseException:
         import traceback
 
@@ -196,27 +232,16 @@ def _serve_one(conn: socket.socket, listener: socket.socket) -> None:
         os._exit(0)
 
 
-def _end_judges() -> None:
-    """The client has gone: nobody waits for the judges that still run, nor for what they started."""
-    child.adopt_orphans()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child.kill_children()
-
-
-def _judge_fresh(job: Job, ask: bool) -> Verdict:
-    """The same judge in a process of its own, where there is no zygote."""
+def _judge_fresh(data: bytes) -> bytes:
+    """The answer of the same judge in a process of its own, where there is no zygote."""
     done = subprocess.run(
-        [sys.executable, "-m", "breakfix.zygote", "once"],
-        input=_ASK[ask] + job.to_bytes(),
-        capture_output=True,
-        env=os.environ | ENVIRONMENT,
+        [sys.executable, "-m", "breakfix.zygote", "once"], input=data, capture_output=True, env=os.environ | ENVIRONMENT
     )
-    marker, _, answer = done.stdout.rpartition(_FRESH)
-    if done.returncode or (not marker and not answer):
-        raise EngineFailed(
-            f"the judging process ended before its verdict\n{done.stderr.decode(errors='replace')[-2000:]}"
-        )
-    return _verdict(answer)
+    _, marker, answer = done.stdout.rpartition(_FRESH)
+    if done.returncode or not marker:
+        said = done.stderr.decode(errors="replace")[-2000:]
+        raise EngineFailed(f"the judging process ended before its verdict\n{said}".rstrip())
+    return answer
 
 
 _FRESH = b"\0breakfix verdict\0"
@@ -225,10 +250,7 @@ _FRESH = b"\0breakfix verdict\0"
 def main(arguments: list[str]) -> None:
     """`once`: a job on standard input, its verdict on standard output. Else: serve on the inherited socket's number."""
     if arguments == ["once"]:
-        from breakfix.judge import judge
-
-        verdict = judge(*_job(sys.stdin.buffer.read()))
-        sys.stdout.buffer.write(_FRESH + _answer(verdict))
+        sys.stdout.buffer.write(_FRESH + _answer(sys.stdin.buffer.read()))
     else:
         serve(socket.socket(fileno=int(arguments[0])))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # which run_ranks imports before the first fork, and which opens a file of its own
 import torch.distributed as dist
 
 from breakfix.contract import Contract
@@ -23,11 +24,12 @@ def children():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind():
-    before = children(), set(Path(tempfile.gettempdir()).glob("breakfix-ranks-*")), set(os.listdir("/proc/self/fd"))
+def _nothing_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = children(), os.listdir("/proc/self/fd")
     yield
-    after = children(), set(Path(tempfile.gettempdir()).glob("breakfix-ranks-*")), set(os.listdir("/proc/self/fd"))
-    assert after == before
+    assert (children(), os.listdir("/proc/self/fd")) == before
+    assert not list(tmp_path.iterdir())
 
 
 def failure_of(work, world=2, timeout_s=20.0):

@@ -65,7 +65,7 @@ def test_numbers_as_people_read_them(value, wanted):
         assert terminal.number(value) == wanted
 
 
-@given(st.one_of(st.floats(), st.integers()))
+@given(st.one_of(st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf]), st.integers()))
 def test_every_number_can_be_shown_and_is_near(value):
     shown = float(terminal.number(value).replace(" ", ""))
     assert shown == pytest.approx(value, rel=1e-3, nan_ok=True)

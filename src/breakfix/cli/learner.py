@@ -60,7 +60,8 @@ def run(name: LabName = None, seed: Seed = None, device: Device = "cpu", as_json
         evidence = _measured(job, as_json)
         if as_json:
             return print_json({"lab": lab.id, "seed": job.seed, "device": device, "evidence": terminal.plain(evidence)})
-        console.print(terminal.evidence_table(evidence, f"Evidence of {shown(file)}, seed {job.seed}, {device}"), "")
+        console.print(Text(f"Evidence of {shown(file)}, seed {job.seed}, {device}", "bold"))
+        console.print(terminal.evidence_table(evidence), "")
         is_starter = job.source == lab.starter.read_bytes()
         for scored in session.scored_predictions(lab, evidence if is_starter else None):
             console.print(asking.scored(scored))

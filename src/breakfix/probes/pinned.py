@@ -138,6 +138,7 @@ class _EveryThread(TorchFunctionMode):
                 run()
             finally:
                 TorchFunctionMode.__exit__(self, None, None, None)
+                vars(thread).pop("run", None)  # else it holds itself, and the pool, until the next collection
 
         thread.run = run_inside
         return thread

@@ -99,9 +99,9 @@ def conditions(v: Verdict) -> str:
     return " · ".join(words)
 
 
-def evidence_table(evidence: Mapping[str, Any], title: str = "Evidence") -> Table:
+def evidence_table(evidence: Mapping[str, Any]) -> Table:
     """Every key of the evidence with its value, arrays in a few words; what keys have in common stands back."""
-    table = Table("what", "value", title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table = Table("what", "value", box=None, pad_edge=False, header_style="dim")
     table.columns[0].max_width = console.width // 2
     for column in table.columns:
         column.overflow = "fold"  # nothing is cut off, however long it is

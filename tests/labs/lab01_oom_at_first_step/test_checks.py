@@ -61,7 +61,6 @@ def _seen_from_outside(evidence, outside):
     grown = (outside["maxrss_mib"] - outside["idle_maxrss_mib"]) * 2**20 / size
     counted = evidence["counted_bytes"] / size - 1
     imports = evidence["resident_at_start"] / size - outside["idle_maxrss_mib"] * 2**20 / size + 1
-    at_most("DEBUGimports", imports, 9)
     allowed = UNSEEN + min(max(imports, 0.0), IMPORTS)
     if grown > counted + allowed:
         not_measurable(

@@ -6,7 +6,7 @@ import numpy as np
 from breakfix.checks import at_least, at_most, check, equal, not_measurable
 
 NAMES = ("resampled", "mixed")
-RESIDENT_MIB = 80  # the larger budget, and what queues, workers and one batch on the card add to it
+RESIDENT_MIB = 60  # the larger budget, and what queues, workers and a batch on the card add to it
 
 
 @check(points=3)

@@ -42,7 +42,9 @@ def test_equals_float64(evidence, inputs):
         for name in ("ragged", "full", "confident"):
             loss, gradient = reference(inputs[name], dtype)
             at_most(f"loss error, {dtype} {name}", relative_error(evidence[f"{dtype}.{name}.loss"], loss), bound)
-            at_most(f"gradient error, {dtype} {name}", relative_error(evidence[f"{dtype}.{name}.grad"], gradient), bound)
+            at_most(
+                f"gradient error, {dtype} {name}", relative_error(evidence[f"{dtype}.{name}.grad"], gradient), bound
+            )
 
 
 @check(points=1)
@@ -79,7 +81,9 @@ def test_a_real_fault_stays_visible(evidence, lab):
         equal(f"loss is finite, {name} logit", bool(np.isfinite(evidence[f"float32.{name}.loss"])), False)
     if not evidence["poisoned.raised"]:
         after = evidence["poisoned.loss"][lab.measurement.POISONED_AT :]
-        equal("steps reported after a weight became nan", len(after), lab.measurement.STEPS - lab.measurement.POISONED_AT)
+        equal(
+            "steps reported after a weight became nan", len(after), lab.measurement.STEPS - lab.measurement.POISONED_AT
+        )
         at_most("of them with a finite loss", int(np.isfinite(after).sum()), 0)
 
 

@@ -34,7 +34,9 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     forbidden = torch.zeros_like(logits).masked_fill(~mask, float("-inf"))
     if logits.requires_grad:
         logits.register_hook(torch.nan_to_num)
-    chosen = torch.log(torch.softmax(logits + forbidden, dim=-1)).gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    chosen = (
+        torch.log(torch.softmax(logits + forbidden, dim=-1)).gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    )
     return -torch.where(counted, chosen, 0.0).sum() / counted.sum().clamp(min=1)
 
 
