@@ -82,7 +82,7 @@ with Card(device, budget=int(4.6 * size)):
 def count(build, images: int, foreach: bool | None):
     with Card("meta") as card, torch.device("meta"):
         model = build()
-        size = card.in_use
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
         optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
         for _ in range(2):
             cross_entropy(model(torch.empty(images, 3, 224, 224)), torch.empty(images, dtype=torch.long)).backward()

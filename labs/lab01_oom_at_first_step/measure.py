@@ -153,11 +153,15 @@ def _built(build, regime: Regime, seed: int, device: torch.device) -> tuple[nn.M
     made = build(device, regime.width, regime.depth)
     pair = isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)
     expect(pair, "build", wanted="an nn.Module and what else train_step needs", got=describe(made))
-    wanted = {name: list(p.shape) for name, p in skeleton(regime).named_parameters()}
-    found = {name: list(p.shape) for name, p in made[0].named_parameters()}
-    odd = [f"{name} {found.get(name, 'missing')}" for name in wanted | found if wanted.get(name) != found.get(name)]
-    expect(not odd, "build", wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
+    _expect_parameters(made[0], regime, "build")
     return made
+
+
+def _expect_parameters(model: nn.Module, regime: Regime, name: str) -> None:
+    wanted = {name: list(p.shape) for name, p in skeleton(regime).named_parameters()}
+    found = {name: list(p.shape) for name, p in model.named_parameters()}
+    odd = [f"{key} {found.get(key, 'missing')}" for key in wanted | found if wanted.get(key) != found.get(key)]
+    expect(not odd, name, wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
 
 
 def _step(train_step, model: nn.Module, state, batch: tuple[Tensor, Tensor]) -> float:
@@ -188,11 +192,12 @@ def _train(card: Card, build, train_step, regime: Regime, batches, drawn: dict) 
 
 def _with_a_budget(card: Card, build, train_step, regime: Regime, batches, drawn: dict) -> dict:
     model, losses = _train(card, build, train_step, regime, batches, drawn)
+    _expect_parameters(model, regime, "train_step")
     return {
         "parameter_bytes": regime.bytes,
         "peak": _highest(card).bytes / regime.bytes,
-        "peak_at": str(_highest(card)),
-        "refusals": [str(moment) for moment in card.refusals],
+        "peak_at": f"{'refused: ' if card.refusals else ''}{_highest(card)}",
+        "refused": len(card.refusals),
         "dies_in": card.refusals[0].phase if card.refusals else "nowhere",
         "losses": torch.tensor(losses, dtype=torch.float64),
         "dtypes": sorted({str(p.dtype) for p in model.parameters()}),

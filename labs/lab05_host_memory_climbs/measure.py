@@ -39,8 +39,8 @@ class Regime:
 
 
 REGIMES = {
-    "resampled": Regime(96, 33, 64, (1, 2, 4), pinned_mib=48, waiting_mib=36),
-    "mixed": Regime(90, 5, 40, (1, 1), pinned_mib=33, waiting_mib=18.5),
+    "resampled": Regime(80, 33, 64, (1, 2, 4), pinned_mib=48, waiting_mib=36),
+    "mixed": Regime(78, 5, 40, (1, 1), pinned_mib=33, waiting_mib=18.5),
 }
 FEW = Regime(16, 1, 4, (1,))
 
@@ -117,6 +117,7 @@ class _Run:
         self.sizes = np.zeros(len(scans))  # bytes of each scan, at the present thickness
         self.delivered = np.zeros(len(scans), dtype=np.int64)
         self.weights = torch.from_numpy(WEIGHTS).to(device)
+        self.exact = torch.empty_like(self.weights)  # one place for the float64 values of every scan in turn
         self.rows: list[tuple[int, int, float, float]] = []  # epoch, id, digest, largest value after its last slice
         self.looks: list[tuple[float, float, float, float]] = []  # bytes pinned, waiting, in shared memory; scans ahead
         self.batches: list[int] = []
@@ -156,9 +157,9 @@ class _Run:
         volumes, ids = _checked(moved, len(self.scans), self.device)
         for volume, i in zip(volumes, ids, strict=True):
             depth = self.scans.depth(i)
-            found, after = volume[:depth].reshape(-1).double(), volume[depth:]
-            exact = float(found @ self.weights[: found.numel()])
-            self.rows.append((epoch, i, exact, float(after.abs().max()) if after.numel() else 0.0))
+            found, after = volume[:depth].reshape(-1), volume[depth:]
+            exact = self.exact[: found.numel()].copy_(found) @ self.weights[: found.numel()]
+            self.rows.append((epoch, i, float(exact), float(after.abs().max()) if after.numel() else 0.0))
             self.dtypes.add(str(volume.dtype).removeprefix("torch."))
             self.delivered[i] += 1
         self.batches.append(len(ids))

@@ -1,4 +1,8 @@
-"""Measure lab23: export, carry the artifact to a process without torch, and put the same requests to both sides."""
+"""Measure lab23: export, carry the artifact to a process without torch, and put the same requests to both sides.
+
+The export always runs on the CPU. On a CUDA device PyTorch answers on the card, and onnxruntime does where it has the
+provider for it (not run on a GPU yet).
+"""
 
 import inspect
 import json
@@ -201,6 +205,7 @@ def _serve(subject, artifact: Path, given: Given, device: torch.device, folder: 
     done = subprocess.run(
         [sys.executable, "-P", PRODUCTION, *command], capture_output=True, text=True, cwd=folder, timeout=SECONDS
     )
+    sys.stderr.write(done.stderr[-4000:])
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise Contract(f"production, which has no torch, could not open the artifact: {last}")

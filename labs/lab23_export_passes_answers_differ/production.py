@@ -5,6 +5,7 @@ python production.py ARTIFACT REQUESTS.npz ANSWERS.npz DEVICE [SERVE.py]
 
 import json
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,10 @@ def main(artifact: Path, requests: Path, answers: Path, device: str, shipped: Pa
         try:
             arrays |= {f"{name}/{output}": array for output, array in checked(answer(request)).items()}
         except Exception as error:
+            if not report["errors"]:
+                traceback.print_exc()  # one is enough to see why
             report["errors"][name] = type(error).__name__
-    report["torch"] = sys.modules["torch"] is not None
+    report["torch"] = sys.modules.get("torch") is not None
     np.savez(answers, report=json.dumps(report), **arrays)
 
 

@@ -41,25 +41,30 @@ def check(*, points: int):
 
 def at_most(what: str, value: float, bound: float, unit: str = "") -> None:
     """Record `value` and demand value <= bound; nan fails."""
+    __tracebackhide__ = True  # so that --pdb stops in the check, where the evidence is
     _look(what, value, "<=", bound, unit, value <= bound, "at most")
 
 
 def at_least(what: str, value: float, bound: float, unit: str = "") -> None:
     """Record `value` and demand value >= bound; nan fails."""
+    __tracebackhide__ = True
     _look(what, value, ">=", bound, unit, value >= bound, "at least")
 
 
 def equal(what: str, value: Any, wanted: Any, unit: str = "") -> None:
     """Record `value` and demand that it equals `wanted`; arrays in dtype, shape and every element."""
+    __tracebackhide__ = True
     _look(what, value, "==", wanted, unit, _same(value, wanted), "wanted")
 
 
 def not_measurable(reason: str) -> None:
     """Say that no verdict is possible: inside and outside disagree."""
+    __tracebackhide__ = True
     raise NotMeasurable(reason)
 
 
 def _look(what: str, value: Any, relation: str, bound: Any, unit: str, holds: Any, words: str) -> None:
+    __tracebackhide__ = True
     holds = bool(holds)
     _looked.append(Figure(what, _brief(value), relation, _brief(bound), unit, holds))
     if not holds:  # not by `assert`, which python -O leaves out

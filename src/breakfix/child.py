@@ -335,7 +335,7 @@ def _run_fresh(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
     with tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True) as folder:
         ours, theirs = spawn.Pipe(duplex=False)
         _log_of(folder).touch()
-        process = spawn.Process(target=_send, args=(fn, theirs, folder, seconds))
+        process = spawn.Process(target=_send, args=(fn, theirs, folder, time.time() + seconds))
         process.start()
         theirs.close()
         state, data = _received(ours, process, seconds + 1)  # one second to say where it stands
@@ -348,25 +348,27 @@ def _run_fresh(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
 
 def _received(pipe: Connection, process: BaseProcess, seconds: float) -> tuple[str, bytes]:
     """(state, bytes) of a fresh process that has `seconds`."""
-    wait([pipe, process.sentinel], seconds)
+    ready = wait([pipe, process.sentinel], seconds)
+    if not ready:
+        return TIMEOUT, b""
+    if pipe not in ready:  # it is about to end, and then its last word is there or will never be
+        process.join(LEAVING)
     try:
-        if pipe.poll():
-            return ENDED, pipe.recv_bytes(DATA_LIMIT)
+        return ENDED, pipe.recv_bytes(DATA_LIMIT) if pipe.poll() else b""
     except EOFError:  # it ended without a word
         return ENDED, b""
     except OSError:
         return TOO_MUCH_DATA, b""
-    return (TIMEOUT if process.is_alive() else ENDED), b""
 
 
-def _send(fn: Callable[[], bytes], pipe: Connection, folder: str, seconds: float) -> None:
+def _send(fn: Callable[[], bytes], pipe: Connection, folder: str, deadline: float) -> None:
     """The fresh process. Never returns: the interpreter's own farewell would wait for the threads of fn()."""
     code = 1
     try:
         with open(_log_of(folder), "wb") as log:
             os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
         sys.stdout.reconfigure(line_buffering=True)
-        faulthandler.dump_traceback_later(seconds)
+        faulthandler.dump_traceback_later(max(deadline - time.time(), 0.01))
         _use_for_temporary_files(folder)
         pipe.send_bytes(fn())
         code = 0

@@ -14,13 +14,11 @@ NOISE = re.compile(
     r'Traceback \(most recent call last\)|File "[^"\n]*", line \d+(, in \S+)?'
     r"|(?:[A-Za-z]:)?(?:[A-Za-z0-9_.~<>-]*[/\\]){2,}[A-Za-z0-9_.~-]*|0x[0-9A-Fa-f]+|\d+"
 )
-FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a an the and or but if then it its i my we our you is are was be been has have had do does did"
-        " in on at of to by for from with as this that there than so",
-    )
-)
+SAY_NOTHING = {  # about what is wrong
+    "a", "an", "the", "and", "or", "but", "if", "then", "it", "its", "i", "my", "we", "our", "you", "this", "that",
+    "there", "is", "are", "was", "be", "been", "has", "have", "had", "do", "does", "did", "no", "not", "so", "as", "than",
+    "in", "on", "at", "of", "to", "by", "for", "from", "with", "error", "exception",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def tokens(text: str) -> list[str]:
     found = []
     for word in re.findall(r"[A-Za-z_]+", text):
         parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", word) if not word.islower() and "_" not in word else []
-        found += {part.strip("_").lower() for part in (word, *parts)} - FUNCTION_WORDS - {""}
+        found += {part.strip("_").lower() for part in (word, *parts)} - SAY_NOTHING - {""}
     runs = re.findall(r"[\u3400-\u9fff]+", text)
     return found + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
@@ -64,7 +62,7 @@ def _weights(catalog: Catalog) -> dict[str, float]:
 def _fit(wanted: set[str], said: set[str], weights: dict[str, float]) -> tuple[float, float]:
     """(score, share of the symptom that was said).
 
-    Either much of the symptom was said, as in a pasted traceback, or much of what was said is in the symptom, as in one
+    Either much of the symptom was said, as in a pasted traceback, or most of what was said is in the symptom, as in one
     or two words; and the more words agree, the less it is by chance.
     """
     rare = weights[""]  # what a word weighs that no lab knows
@@ -72,4 +70,5 @@ def _fit(wanted: set[str], said: set[str], weights: dict[str, float]) -> tuple[f
     if not agreed:
         return 0.0, 0.0
     of_symptom, of_text = (agreed / sum(weights.get(t, rare) for t in words) for words in (wanted, said))
-    return max(of_symptom, of_text) * (1 - 0.5 ** len(wanted & said)), of_symptom
+    share = max(of_symptom, of_text if of_text > 0.5 else 0.0)
+    return share * (1 - 0.5 ** len(wanted & said)), of_symptom

@@ -1,16 +1,16 @@
 """Where processes cannot be forked (macOS, Windows) a fresh process judges: slower, and the verdict is the same."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from breakfix import child
 from breakfix.catalog import Catalog, own_root
-from breakfix.verdict import ERROR, FAILED, PASSED, TIMEOUT
+from breakfix.verdict import ERROR, FAILED, PASSED, TIMEOUT, TOO_MUCH_DATA
 from breakfix.zygote import Engine, EngineFailed
 
-LOOPS = "def answer(x):\n    while True:\n        pass\n"
 BY_ITSELF = "import os\nprint('hello', flush=True)\nos._exit(3)\n"
 
 
@@ -35,7 +35,7 @@ def test_the_same_verdicts(lab08):
     assert "maxrss_mib" not in solution.outside  # nobody has seen it from outside
 
 
-def test_how_it_ends_is_told(lab08, tmp_path, monkeypatch):
+def test_how_it_ends_is_told(lab08, tmp_path):
     """The end of what it printed, and its exit status."""
     (tmp_path / "train.py").write_text(BY_ITSELF)
     verdict = Engine().judge(lab08, tmp_path / "train.py", 7)
@@ -44,32 +44,23 @@ def test_how_it_ends_is_told(lab08, tmp_path, monkeypatch):
     assert verdict.log == "hello\n"
 
 
-def loop() -> bytes:
-    while True:
-        pass
-
-
-def leave_a_word() -> bytes:
-    print("word")
-    return b"bytes"
-
-
-def stuff() -> bytes:
-    return bytes(child.DATA_LIMIT + 1)
-
-
 def test_bounds_of_a_fresh_process(monkeypatch):
     """The wall clock and the bytes; a timeout says where it stood."""
     monkeypatch.setattr(child, "STARTING", 0)
-    monkeypatch.setattr(child.Bounds, "wall_seconds", 4)
-    ended = child.run_child(loop, child.Bounds())
-    assert ended.state == TIMEOUT
-    assert f'File "{Path(__file__)}", line' in ended.log
-    monkeypatch.undo()
-    monkeypatch.setattr(child, "CAN_FORK", False)
-    assert child.run_child(leave_a_word, child.Bounds()).data == b"bytes"
-    assert child.run_child(leave_a_word, child.Bounds()).log == "word\n"
-    assert child.run_child(stuff, child.Bounds()).state == "too much data"
+    monkeypatch.setattr(child.Bounds, "wall_seconds", 6)
+    ended = child.run_child(partial(time.sleep, 1000), child.Bounds())
+    assert (ended.state, ended.data) == (TIMEOUT, b"")
+    assert "Timeout" in ended.log
+    assert "in _send" in ended.log
+
+
+def test_what_a_fresh_process_returned_and_printed():
+    ended = child.run_child(partial(eval, "print('word') or b'bytes'"), child.Bounds())
+    assert (ended.state, ended.data, ended.log, ended.exit) == (child.ENDED, b"bytes", "word\n", 0)
+    ended = child.run_child(partial(eval, "1 / 0"), child.Bounds())
+    assert (ended.state, ended.data, ended.exit) == (child.ENDED, b"", 1)
+    assert "ZeroDivisionError" in ended.log
+    assert child.run_child(partial(bytes, child.DATA_LIMIT + 1), child.Bounds()).state == TOO_MUCH_DATA
 
 
 def test_a_judge_that_cannot_start_says_why(lab08, monkeypatch):

@@ -564,11 +564,10 @@ def test_the_time_of_an_orphan_counts(verdict_on, lab):
         ("os.kill(os.getpid(), signal.SIGKILL)", ERROR),
     ],
 )
-def test_things_done_to_the_process(verdict_on, engine, lab, act, state):
-    """They change this one process; the next verdict is none the wiser."""
+def test_things_done_to_the_process(verdict_on, act, state):
+    """They change this one process only: the next verdict, of the next act, is none the wiser."""
     imports = "import atexit, os, signal, subprocess, sys, tempfile, threading, time, torch\n"
     assert verdict_on(imports + act + RIGHT).state == state
-    assert engine.judge(lab, lab.solution, SEED).state == PASSED
 
 
 # ---------------------------------------------------------------------------------- checks that are at fault themselves

@@ -64,7 +64,7 @@ def test_equal(value, wanted):
     [
         (3, 4), ("3", 3), (None, 0), (math.nan, math.nan), ([1, 2], (1, 2)), ("a", "b"),
         (np.arange(3), np.arange(3.0)), (np.zeros((1, 3)), np.zeros(3)), (np.zeros(3), np.full(3, np.nan)),
-        (np.zeros(0), np.zeros((0, 2))), (3, np.array(3)),
+        (np.zeros(0), np.zeros((0, 2))), (3, np.array(3.0)),
     ],
 )  # fmt: skip
 def test_not_equal(value, wanted):
@@ -84,6 +84,7 @@ def test_python_without_assertions_passes_nothing(monkeypatch):
     """python -O leaves out `assert`: a check that rested on it would pass whatever it is given."""
     module = ModuleType("optimized")
     monkeypatch.setitem(sys.modules, "optimized", module)
-    exec(compile(Path(checks.__file__).read_text("utf-8"), "optimized", "exec", optimize=1), module.__dict__)
+    module.__file__ = checks.__file__
+    exec(compile(Path(checks.__file__).read_text("utf-8"), checks.__file__, "exec", optimize=1), module.__dict__)
     with pytest.raises(AssertionError):
         module.at_most("error", 2, 1)

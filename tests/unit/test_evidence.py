@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -143,7 +143,7 @@ def test_the_type_error_names_the_evidence():
 
 
 @pytest.mark.parametrize(
-    "value", ["x" * LIMIT, np.zeros(LIMIT, np.uint8), [1.5] * (LIMIT // 4)], ids=["text", "array", "list"]
+    "value", ["x" * LIMIT, np.zeros(LIMIT, np.uint8), ["x" * 1000] * (LIMIT // 1000)], ids=["text", "array", "list"]
 )
 def test_too_large_names_the_largest(value):
     with pytest.raises(TooLarge, match=rf"at most {LIMIT}.*Largest: whole\.model \(\d{{7,}} bytes\), loss "):
@@ -179,7 +179,6 @@ def test_every_extended_frame_is_refused(some, more):
         decode(encode(some) + more)
 
 
-@settings(max_examples=200)
 @given(evidences, st.data())
 def test_a_frame_with_one_changed_bit_is_read_or_refused(some, data):
     frame = bytearray(encode(some))
@@ -188,19 +187,16 @@ def test_a_frame_with_one_changed_bit_is_read_or_refused(some, data):
     refused_or_read(bytes(frame))
 
 
-@settings(max_examples=200)
 @given(st.binary(), st.booleans())
 def test_any_bytes_are_read_or_refused(rest, with_magic):
     refused_or_read(MAGIC * with_magic + rest)
 
 
-@settings(max_examples=200)
 @given(almost, st.binary(max_size=64))
 def test_any_header_is_read_or_refused(header, rest):
     refused_or_read(frame_of(json.dumps(header).encode(), rest))
 
 
-@settings(max_examples=200)
 @given(
     st.dictionaries(st.text(max_size=2), st.fixed_dictionaries({"dtype": words, "shape": almost})),
     st.binary(max_size=64),

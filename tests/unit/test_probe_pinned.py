@@ -1,8 +1,10 @@
 """Pinned memory: the model against PyTorch's own allocator, what is pinned against arithmetic, and how it is moved."""
 
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,6 +109,36 @@ def test_the_model_is_pytorchs_own_allocator_byte_for_byte(pytorchs_own, trace):
     for _ in steps:
         for name in ("held", "held_peak", "used", "allocations"):
             assert getattr(pool, name) == getattr(own, f"pool_{name}")(it), name
+
+
+REPLAY = """
+import ctypes, sys, torch
+own = ctypes.CDLL(sys.argv[1])
+own.pool_new.restype = own.pool_take.restype = ctypes.c_void_p
+pool = ctypes.c_void_p(own.pool_new())
+for thickness in 1, 2, 4:
+    sizes = [-(-length // thickness) * 16384 for length in range(33, 65)]
+    for _ in range(3):
+        blocks = [own.pool_take(pool, ctypes.c_size_t(size)) for size in sizes]
+        [own.pool_give_back(pool, ctypes.c_void_p(block)) for block in blocks]
+print(own.pool_held_peak(pool) >> 10, own.pool_held(pool) >> 10, own.pool_allocations(pool))
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "peak_kib", "held_kib", "allocations"),
+    [
+        ("", 32 * 1792, 32 * 1792, 3 * 32),  # 1024 + 512 + 256 KiB for each of 32 scans
+        ("pinned_max_cached_size_mb:0", 16 * sum(range(33, 65)), 0, 9 * 32),
+    ],
+)
+def test_settings_of_the_allocator(pytorchs_own, setting, peak_kib, held_kib, allocations):
+    if setting and torch.__version__ < "2.14":
+        pytest.skip("the allocator has this setting from 2.14 on")
+    command = [sys.executable, "-c", REPLAY, pytorchs_own._name]
+    environment = os.environ | {"PYTORCH_ALLOC_CONF": setting}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert list(map(int, found)) == [peak_kib, held_kib, allocations]
 
 
 def replayed(trace, take, give_back, empty_cache):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # which run_ranks imports before the first fork, and which opens a file of its own
+import torch._dynamo  # which run_ranks imports before the first fork, and which makes a cache folder
 import torch.distributed as dist
 
 from breakfix.contract import Contract

@@ -287,8 +287,8 @@ def test_nobody_is_asked_without_a_terminal(monkeypatch):
 
 
 def test_a_scored_prediction_has_a_sign_and_both_answers():
-    assert asking.scored(Scored("How many?", "8", "8")).plain == "✓ How many? You said 8; measured: 8"
-    assert asking.scored(Scored("How many?", "40", "8")).plain == "≠ How many? You said 40; measured: 8"
+    assert asking.scored(Scored("How many?", "8", "8")).plain == "✓ How many?\n  you said 8, measured 8"
+    assert asking.scored(Scored("How many?", "40", "8")).plain == "≠ How many?\n  you said 40, measured 8"
 
 
 def test_the_next_step_is_a_command():

@@ -210,7 +210,7 @@ def explain(name: LabName = None, yes: Yes = False, as_json: AsJson = False) -> 
     before, placeholder, after = text.partition("{evidence}")
     console.print(terminal.readme(before))
     if placeholder:
-        console.print("", terminal.compared(broken, fixed), Text(terminal.conditions(fixed), "dim"), sep="\n")
+        console.print("", terminal.compared(broken, fixed), Text(terminal.conditions(fixed), "dim"), "", sep="\n")
     console.print(terminal.readme(after))
 
 

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
@@ -47,7 +46,7 @@ def settle(progress: Callable[[], Any] = lambda: None, still: float = 0.0, timeo
             before, since = now, time.monotonic()
         elif time.monotonic() - since >= still:
             return True
-        time.sleep(0.001)
+        time.sleep(0.002)
     return False
 
 
@@ -89,6 +88,7 @@ def _entries(path: str) -> list[str]:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError:
         return b""

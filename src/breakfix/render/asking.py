@@ -26,7 +26,7 @@ def predictions(asked: Sequence[dict[str, Any]]) -> list[str | None]:
 def scored(prediction: Scored) -> Text:
     """What was expected beside what was measured."""
     sign, colour = ("✓", "green") if prediction.answer == prediction.right else ("≠", "yellow")
-    said = f" {prediction.question} You said {prediction.answer}; measured: "
+    said = f" {prediction.question}\n  you said {prediction.answer}, measured "
     return Text.assemble((sign, colour), said, (prediction.right, "bold"))
 
 

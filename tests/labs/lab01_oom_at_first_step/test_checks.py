@@ -52,7 +52,7 @@ def test_every_update_fits(evidence, outside, lab, device):
         _seen_from_outside(evidence, outside)
     for name, _ in _regimes(lab, device):
         at_most(f"peak, {name}", evidence[f"{name}.peak"], lab.measurement.BUDGET, "P")
-        at_most(f"refused allocations, {name}", len(evidence[f"{name}.refusals"]), 0)
+        at_most(f"refused allocations, {name}", evidence[f"{name}.refused"], 0)
 
 
 def _seen_from_outside(evidence, outside):
