@@ -212,5 +212,5 @@ def _walkthrough(lab: Lab, config: MkDocsConfig) -> bool:
 def _nav_entry(lab: Lab, config: MkDocsConfig) -> dict[str, Any]:
     pages: list[Any] = [f"labs/{lab.id}/index.md", {f"{lab.id}: solution": f"labs/{lab.id}/solution.md"}]
     if _walkthrough(lab, config):
-        pages.append({f"{lab.id}: walkthrough": f"walkthroughs/{lab.id}.py"})
+        pages.append({f"{lab.id}: walkthrough": f"walkthroughs/{lab.id}.ipynb"})
     return {f"{lab.id} · {lab.title}": pages}

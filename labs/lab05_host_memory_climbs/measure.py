@@ -26,8 +26,8 @@ STOP = 2  # epochs' worth of scans after which a loader that does not end is lef
 class Regime:
     """Scans and epochs, and what the host may hold meanwhile.
 
-    Pinned: the starter holds 119 and 37 to 43 MiB, half its prefetching 63 and 23 to 29, PyTorch's default 35 and 15 to
-    20. Waiting: the starter 50 and 22 to 26 MiB, half its prefetching 25 to 29 and 13 to 15.
+    Pinned: the starter holds 119 and 35 to 40 MiB, half its prefetching 63 and 21 to 30, PyTorch's default 35 and 13 to
+    21. Waiting: the starter 50 to 54 and 23 to 26 MiB, half its prefetching 27 to 29 and 13 to 15.
     """
 
     scans: int
@@ -40,7 +40,7 @@ class Regime:
 
 REGIMES = {
     "resampled": Regime(80, 33, 64, (1, 2, 4), pinned_mib=48, waiting_mib=36),
-    "mixed": Regime(78, 5, 40, (1, 1), pinned_mib=33, waiting_mib=18.5),
+    "mixed": Regime(86, 5, 40, (1, 1), pinned_mib=33, waiting_mib=18.5),
 }
 FEW = Regime(16, 1, 4, (1,))
 

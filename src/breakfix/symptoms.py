@@ -16,8 +16,8 @@ NOISE = re.compile(
 )
 SAY_NOTHING = {  # about what is wrong
     "a", "an", "the", "and", "or", "but", "if", "then", "it", "its", "i", "my", "we", "our", "you", "this", "that",
-    "there", "is", "are", "was", "be", "been", "has", "have", "had", "do", "does", "did", "no", "not", "so", "as", "than",
-    "in", "on", "at", "of", "to", "by", "for", "from", "with", "error", "exception",
+    "there", "is", "are", "was", "be", "been", "has", "have", "had", "do", "does", "did", "no", "not", "so", "as",
+    "than", "in", "on", "at", "of", "to", "by", "for", "from", "with", "error", "exception",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from breakfix.render import asking, terminal
 from breakfix.session import Judged, Session
 from breakfix.verdict import ENVIRONMENT
 from breakfix.workspace import WorkspaceError, content_of, shown
+from breakfix.zygote import EngineFailed
 
 SPECIAL_KEY = re.compile(r"\x1b(?:[\[O][0-9;]*[A-Za-z~])?")  # arrows and the like, whose letters mean nothing here
 TICK = 0.2  # seconds between two looks at the file
@@ -49,17 +50,27 @@ class Watch:
         """Judge at every save until it passes or is skipped; the lab to go on with, None to end."""
         file = self.session.workspace.start(lab)
         self._introduce(lab, file)
-        with Keys() as keys:
-            for content, key in _events(file, keys):
+        with Keys() as self.keys:
+            for content, key in _events(file, self.keys):
                 if key == "q":
                     return None
                 if key == "n" and (other := self._other(lab)):
                     return other
-                if key == "h":
-                    self._hint(lab)
-                elif key in ("", "r") and self._judge(lab, file, content, fresh=key == "r", keys=keys):
+                if self._has_passed(lab, file, content, key):
                     return self._next()
         return None
+
+    def _has_passed(self, lab: Lab, file: Path, content: str | None, key: str) -> bool:
+        """Do what a key or a save asks for; whether the file as it is now has passed."""
+        try:
+            if key == "h":
+                self._hint(lab)
+            elif key in ("", "r"):
+                return self._judge(lab, file, content, fresh=key == "r")
+        except (WorkspaceError, EngineFailed, OSError) as error:  # nothing that the next save could not mend
+            terminal.errors.print(str(error), style="yellow", markup=False, soft_wrap=True)
+            self._say_next(f"mend that, then save {file.name} again")
+        return False
 
     def _introduce(self, lab: Lab, file: Path) -> None:
         self.console.rule(escape(terminal.heading(lab)))
@@ -69,26 +80,20 @@ class Watch:
         if not self.as_json and asking.can_ask():
             self.session.predict(lab)
 
-    def _judge(self, lab: Lab, file: Path, content: str | None, fresh: bool, keys: "Keys") -> bool:
-        """Whether the file as it is now has passed."""
+    def _judge(self, lab: Lab, file: Path, content: str | None, fresh: bool) -> bool:
         if content is None:
             self.console.print(f"[yellow]{escape(shown(file))} is gone[/]")
-            self._say_next(f"save it again, or `breakfix start {lab.id}` in another terminal", keys)
+            self._say_next(f"save it again, or `breakfix start {lab.id}` in another terminal")
             return False
-        try:
-            with self.console.status("measuring"):
-                judged = self.session.judge(lab, file, fresh=fresh)
-            self._show(lab, judged)
-            self.session.record(lab, judged)
-        except (WorkspaceError, OSError) as error:  # removed or unwritable: nothing that the next save could not mend
-            terminal.errors.print(f"{error}", style="yellow", markup=False, soft_wrap=True)
-            self._say_next(f"mend that, then save {file.name} again", keys)
-            return False
-        if not (judged.verdict.passed and self.session.workspace.passed(lab)):
-            lacking = judged.verdict.exit_code == ENVIRONMENT
-            self._say_next("another lab, or another machine" if lacking else f"change {file.name} and save it", keys)
-            return False
-        return True
+        with self.console.status("measuring"):
+            judged = self.session.judge(lab, file, fresh=fresh)
+        self._show(lab, judged)
+        self.session.record(lab, judged)
+        if judged.verdict.passed and self.session.workspace.passed(lab):
+            return True
+        lacking = judged.verdict.exit_code == ENVIRONMENT
+        self._say_next("another lab, or another machine" if lacking else f"change {file.name} and save it")
+        return False
 
     def _show(self, lab: Lab, judged: Judged) -> None:
         if self.as_json:
@@ -99,8 +104,8 @@ class Watch:
         if judged.verdict.passed:
             self.console.print(f"[dim]`breakfix explain {lab.id}` tells the cause and other fixes[/]\n")
 
-    def _say_next(self, what: str, keys: "Keys") -> None:
-        ways = f"{KEYS}{'' if keys.single else ' · then Enter'}" if keys.open else "Ctrl-C quits"
+    def _say_next(self, what: str) -> None:
+        ways = f"{KEYS}{'' if self.keys.single else ' · then Enter'}" if self.keys.open else "Ctrl-C quits"
         self.console.print(f"next: [bold]{escape(what)}[/]\n[dim]{ways}[/]\n")
 
     def _hint(self, lab: Lab) -> None:

@@ -5,31 +5,23 @@ lab08/train.py           hers; `start` never overwrites it, `reset` keeps a copy
 """
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from breakfix import state as state_file
 from breakfix.cache import digest
 from breakfix.catalog import Catalog, Lab, UnknownLab
+from breakfix.state import STATE_FILE, WorkspaceError
 
-STATE_FILE, VERSION = "breakfix.json", 1
 LAB_FOLDER = re.compile(r"lab\d\d")
 STARTED, CHANGED, PASSED, NOT_STARTED = "started", "changed since it passed", "passed", "not started"
-# What a lab's entry may hold, and of which type; what is not named here is kept as it is.
-NOTE_TYPES = {
-    "started": str, "hints": int, "predictions": list, "predictions_shown": bool, "solution_seen": str, "passed": dict
-}  # fmt: skip
-
-
-class WorkspaceError(Exception):
-    """Something in the learner's folder is in the way; the message says what, where and what to do."""
 
 
 @dataclass
@@ -37,7 +29,7 @@ class Workspace:
     """A learner's folder."""
 
     root: Path
-    state: dict[str, Any] = field(default_factory=lambda: {"version": VERSION, "labs": {}})
+    state: dict[str, Any] = field(default_factory=state_file.empty)
 
     @classmethod
     def find(cls, start: Path | None = None) -> "Workspace":
@@ -47,7 +39,7 @@ class Workspace:
         if root is None:  # somebody may have deleted the state file, and be in the folder of a lab
             is_lab = LAB_FOLDER.fullmatch(start.name) and (start / "README.md").is_file()
             root = start.parent if is_lab else start
-        return cls(root, _read(root / STATE_FILE))
+        return cls(root, state_file.read(root / STATE_FILE))
 
     # ---- files
 
@@ -56,9 +48,9 @@ class Workspace:
         return self.root / lab.id / lab.editable
 
     def start(self, lab: Lab) -> Path:
-        """Give the learner a copy of the starter and of the lab's README; what is there already is left as it is."""
+        """Give the learner a copy of the starter, of the README and of what else the lab shows; never overwrites."""
         file = self.file(lab)
-        copies = {file: lab.starter.read_bytes(), file.parent / "README.md": lab.readme().encode()}
+        copies = {file.parent / name: content for name, content in _given_files(lab).items()}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             for path, content in copies.items():
@@ -73,9 +65,9 @@ class Workspace:
 
     def reset(self, lab: Lab) -> Path | None:
         """Put the starter back; what was there is kept under the name that is returned."""
-        lab.starter.read_bytes(), lab.readme()  # a lab that cannot be read must not cost the learner her file
+        _given_files(lab)  # a lab that cannot be read must not cost the learner her file
         file, kept = self.file(lab), None
-        with _alone_in(self.root):
+        with state_file.alone_in(self.root):
             if os.path.lexists(file):
                 kept = _free_name(file)
                 file.rename(kept)
@@ -110,12 +102,12 @@ class Workspace:
     @contextmanager
     def changing(self, lab: Lab) -> Iterator[dict[str, Any]]:
         """What is remembered of `lab`, to be changed: read anew, then written, so that two terminals lose nothing."""
-        with _alone_in(self.root):
-            state = _read(self.root / STATE_FILE)
+        with state_file.alone_in(self.root):
+            state = state_file.read(self.root / STATE_FILE)
             before = deepcopy(state)
             yield state["labs"].setdefault(lab.id, {})
             if state != before:
-                _replace(self.root / STATE_FILE, json.dumps(state, indent=2, ensure_ascii=False) + "\n")
+                state_file.write(self.root / STATE_FILE, state)
             self.state = state
 
     def passed(self, lab: Lab) -> bool:
@@ -161,6 +153,15 @@ class Workspace:
         return next((lab for lab in left if waiting.isdisjoint(lab.prerequisites)), left[0] if left else None)
 
 
+def _given_files(lab: Lab) -> dict[str, bytes]:
+    """By name what a learner gets: all of the lab's folder but what measures it."""
+    others = {p.name: p for p in lab.path.iterdir() if p.is_file() and not p.name.startswith(".")}
+    for name in ("lab.toml", "measure.py", "README.md", lab.editable):
+        others.pop(name, None)
+    given = {lab.editable: lab.starter.read_bytes(), "README.md": lab.readme().encode()}
+    return given | {name: path.read_bytes() for name, path in sorted(others.items())}
+
+
 def content_of(file: Path) -> str | None:
     """A short name for what `file` holds now; None where it cannot be read, as while an editor replaces it."""
     try:
@@ -182,37 +183,6 @@ def _here() -> Path:
         raise WorkspaceError("the current folder has been removed; go into one that exists") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        state = json.loads(path.read_text("utf-8-sig"))  # some editors on Windows begin a file with a byte order mark
-    except FileNotFoundError:
-        return {"version": VERSION, "labs": {}}
-    except (ValueError, RecursionError) as error:
-        raise _not_ours(path, f"cannot be read ({error})") from None
-    if isinstance(state, dict) and isinstance(state.get("version"), int) and state["version"] > VERSION:
-        raise WorkspaceError(f"{path} is from a newer breakfix: pip install -U breakfix, or move that file away")
-    if problem := _problem(state):
-        raise _not_ours(path, problem)
-    return state
-
-
-def _not_ours(path: Path, problem: str) -> WorkspaceError:
-    return WorkspaceError(f"{path} {problem}; mend it, or move it away: your files in lab*/ stay as they are")
-
-
-def _problem(state: Any) -> str | None:
-    """What is wrong with the contents of a state file, since people do edit it and merge it."""
-    if not isinstance(state, dict) or not isinstance(state.get("labs"), dict):
-        return "holds no labs"
-    for lab, note in state["labs"].items():
-        if not isinstance(note, dict):
-            return f"holds no entries under labs, {lab}"
-        for key, kind in NOTE_TYPES.items():
-            if key in note and type(note[key]) is not kind:
-                return f"has a {type(note[key]).__name__} under labs, {lab}, {key}, where a {kind.__name__} belongs"
-    return None
-
-
 def _create(path: Path, content: bytes) -> None:
     """Write a new file, whole or not at all; whatever has that name already, a broken link too, is left alone."""
     if os.path.lexists(path):
@@ -225,35 +195,6 @@ def _create(path: Path, content: bytes) -> None:
     except OSError:
         path.unlink(missing_ok=True)
         raise
-
-
-def _replace(path: Path, text: str) -> None:
-    """Put `text` into a file, whole or not at all; a link stays a link."""
-    path = path.resolve()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, "utf-8")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time, where a folder can be locked: not on Windows, nor on some network file systems."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _free_name(file: Path) -> Path:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -49,7 +48,7 @@ def folder(tmp_path, monkeypatch, engine):
     folder.mkdir()
     monkeypatch.chdir(folder)
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), catalog.ROOTS_VARIABLE: ""}
-    for key, value in (home | ENVIRONMENT | {"COLUMNS": "100"}).items():
+    for key, value in (home | ENVIRONMENT | {"COLUMNS": "100", "PYTHONSAFEPATH": "1"}).items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(catalog, "own_root", lambda: ROOT)
     monkeypatch.setattr(Session, "engine", engine)
@@ -417,7 +416,7 @@ def test_a_full_disk_is_the_environments_fault_after_the_verdict(breakfix, start
     def full(*_):
         raise OSError(28, "No space left on device", str(folder / STATE_FILE))
 
-    monkeypatch.setattr("breakfix.workspace._replace", full)
+    monkeypatch.setattr("breakfix.state.write", full)
     done = breakfix("check", "lab91")
     assert done.code == 3
     assert "✓ passed" in done.out
@@ -661,13 +660,19 @@ def test_a_pipe_gets_no_escape_codes(breakfix, started, monkeypatch, environment
         assert "\x1b" not in breakfix(*command).out
 
 
-def test_output_that_the_terminal_cannot_show_is_replaced(started, folder):
-    """In a terminal that knows ASCII alone: a question mark for a sign, and never a traceback."""
-    program = f"from breakfix import catalog, cli; catalog.own_root = lambda: catalog.Path({str(ROOT)!r}); cli.main()"
+def test_a_strange_folder_in_a_terminal_that_knows_ascii_alone(started, folder, monkeypatch):
+    """A question mark for a sign, and never a traceback; and what lies there does not stand in for Python's own."""
+    for key, value in {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("PYTHONSAFEPATH")
+    for name in ("random.py", "torch.py", "pytest.py", "breakfix.py"):
+        (folder / name).write_text("raise RuntimeError('somebody imported me')")
+    program = (
+        "import sys; sys.path[:1] = []; from breakfix import catalog, cli; "  # as the installed command begins
+        f"catalog.own_root = lambda: catalog.Path({str(ROOT)!r}); cli.main()"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program, "list"], cwd=folder, capture_output=True, text=True, encoding="ascii",
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
-    assert "?  lab91  The total is off" in done.stdout
+        [sys.executable, "-c", program, "check", "lab91"], cwd=folder, capture_output=True, text=True, encoding="ascii"
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "? failed  lab91" in done.stdout

@@ -145,8 +145,9 @@ def test_a_failing_cell_fails_the_build(tmp_path, cell, builds):
     (tmp_path / "docs" / "walkthroughs").mkdir(parents=True)
     (tmp_path / "docs" / "index.md").write_text("# A site\n")
     (tmp_path / "docs" / "walkthroughs" / "one.py").write_text(f"# %% [markdown]\n# # One\n\n# %%\n{cell}\n")
-    nav = "nav: [index.md, walkthroughs/one.py]"
-    (tmp_path / "mkdocs.yml").write_text(f"INHERIT: {ROOT}/mkdocs.yml\nhooks: []\nwatch: []\ndocs_dir: docs\n{nav}\n")
+    settings = {"INHERIT": ROOT / "mkdocs.yml", "hooks": f"[{ROOT}/hooks/notebooks.py]", "watch": "[]",
+                "nav": "[index.md, walkthroughs/one.ipynb]"}  # fmt: skip
+    (tmp_path / "mkdocs.yml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
     built = mkdocs("--site-dir", tmp_path / "site", cwd=tmp_path)
     assert (built.returncode == 0) is builds, built.stderr[-3000:]
     if builds:

@@ -191,6 +191,8 @@ def test_another_lab_a_broken_state_file_and_quitting(watch, folder):
 
     text = (folder / "breakfix.json").read_text("utf-8")
     (folder / "breakfix.json").write_text("{ half")
+    terminal.press("h")
+    assert "cannot be read" in terminal.says("next: mend that, then save sums.py again")
     save_by_rename(folder / "lab91" / "sums.py", FIXED)
     told = terminal.says("next: mend that, then save sums.py again")
     assert "✓ passed" in told

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,18 @@ def test_start_never_overwrites(space):
     again().start(LAB)
     assert file.read_text() == "mine"
     assert (file.parent / "README.md").read_text() == "my notes"
+
+
+def test_start_gives_what_else_the_lab_shows_and_not_what_measures_it(tmp_path, monkeypatch):
+    shutil.copytree(ROOT, tmp_path / "root")
+    folder = tmp_path / "root" / "labs" / "lab91_total_is_off"
+    (folder / "production.py").write_text("how others call it")
+    (folder / ".hidden").touch()
+    (folder / "__pycache__").mkdir()
+    monkeypatch.chdir(tmp_path)
+    file = Workspace.find().start(Catalog.read(tmp_path / "root")["lab91"])
+    assert sorted(p.name for p in file.parent.iterdir()) == ["README.md", "production.py", "sums.py"]
+    assert (file.parent / "production.py").read_text() == "how others call it"
 
 
 def test_start_fills_in_what_is_missing(space):

@@ -12,8 +12,8 @@ import typer
 from breakfix import __version__
 from breakfix.catalog import BadLab, UnknownLab
 from breakfix.render.terminal import errors
+from breakfix.state import WorkspaceError
 from breakfix.verdict import ENVIRONMENT, USAGE
-from breakfix.workspace import WorkspaceError
 from breakfix.zygote import ENVIRONMENT as ENVIRONMENT_VARIABLES
 from breakfix.zygote import EngineFailed
 
@@ -67,10 +67,11 @@ def print_json(data: Any) -> None:
 
 def main() -> None:
     """Run the command line; a known trouble becomes one clear message and its exit code."""
-    for name in ("learner", "demo", "author"):  # they register their commands, in the order of the help
+    for name in ("learner", "more", "demo", "author"):  # they register their commands, in the order of the help
         import_module(f"breakfix.cli.{name}")
     for key, value in ENVIRONMENT_VARIABLES.items():  # `run` measures in this very process
         os.environ.setdefault(key, value)
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # a random.py in the current folder is not Python's own
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal without ✓ shows ? rather than a traceback
             stream.reconfigure(errors="replace")

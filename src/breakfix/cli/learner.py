@@ -2,7 +2,6 @@
 
 import bdb
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,17 +10,17 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from breakfix import subject, symptoms
+from breakfix import subject
 from breakfix.catalog import Lab
 from breakfix.cli import AsJson, Device, LabName, LabNames, Seed, app, print_json
 from breakfix.judge import fresh_seed, lacking
-from breakfix.render import asking, listing, tables, terminal
-from breakfix.render.terminal import console, errors
+from breakfix.render import asking, tables, terminal
+from breakfix.render.terminal import console
 from breakfix.session import Judged, Session
 from breakfix.verdict import ENVIRONMENT, ERROR, Verdict
-from breakfix.workspace import PASSED, WorkspaceError, shown
+from breakfix.workspace import WorkspaceError, shown
 
-FIRST, MORE = "To learn", "More"
+FIRST = "To learn"
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -201,7 +200,7 @@ def explain(name: LabName = None, yes: Yes = False, as_json: AsJson = False) -> 
     with Session() as session:
         lab = session.lab(name)
         text = (lab.solution_path / "README.md").read_text("utf-8")
-        _may_see(session, lab, yes, "the explanation")
+        may_see(session, lab, yes, "the explanation")
         with nullcontext() if as_json else console.status("measuring broken and fixed"):
             broken, fixed = session.broken_and_fixed(lab)
     if as_json:
@@ -212,115 +211,6 @@ def explain(name: LabName = None, yes: Yes = False, as_json: AsJson = False) -> 
     if placeholder:
         console.print("", terminal.compared(broken, fixed), Text(terminal.conditions(fixed), "dim"), "", sep="\n")
     console.print(terminal.readme(after))
-
-
-@app.command("list", rich_help_panel=MORE)
-def list_labs(as_json: AsJson = False) -> None:
-    """List the labs and how far you are."""
-    with Session() as session:
-        rows = [_row(session, lab) for lab in session.catalog]
-    if as_json:
-        return print_json(rows)
-    console.print(listing.table(rows))
-    console.print(f"{sum(r['status'] == PASSED for r in rows)} of {len(rows)} passed", style="dim")
-    for name, error in session.catalog.bad.items():
-        errors.print(f"{name} cannot be read: {error}", style="red", markup=False, soft_wrap=True)
-
-
-def _row(session: Session, lab: Lab) -> dict[str, Any]:
-    note, missing = session.workspace.note(lab), lacking(lab, "cpu")
-    return {
-        "lab": lab.id, "title": lab.title, "track": lab.track, "level": lab.level, "minutes": lab.minutes,
-        "needs": list(lab.needs), "lacking": missing[0] if missing else None,
-        "status": session.workspace.status(lab), "hints": note.get("hints", 0),
-        "solution_seen": note.get("solution_seen"),
-    }  # fmt: skip
-
-
-@app.command(rich_help_panel=MORE)
-def diff(
-    name: LabName = None,
-    starter: Annotated[bool, typer.Option("--starter", help="To the starter: what you have changed.")] = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the difference from your file to the solution.
-
-    Before the lab has passed it asks once, and that is recorded.
-    """
-    with Session() as session:
-        lab = session.lab(name)
-        session.file(lab)
-        if not starter:
-            _may_see(session, lab, yes, "the solution")
-        against, other = (lab.starter, "starter") if starter else (lab.solution, "solution")
-        lines = session.workspace.diff(lab, against, other)
-    if as_json:
-        return print_json({"lab": lab.id, "against": other, "diff": lines})
-    for line in lines or ["no difference"]:
-        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
-        console.print(Text(line, colour), soft_wrap=True)  # a patch must stay a patch, however narrow the terminal
-
-
-@app.command(rich_help_panel=MORE)
-def reset(name: LabName = None, as_json: AsJson = False) -> None:
-    """Begin a lab anew; your file is kept under another name."""
-    with Session() as session:
-        lab = session.lab(name)
-        kept, file = session.workspace.reset(lab), session.workspace.file(lab)
-    if as_json:
-        return print_json({"lab": lab.id, "file": str(file), "kept": str(kept) if kept else None})
-    console.print(f"{escape(shown(file))} is the starter again")
-    if kept:
-        console.print(f"yours is kept as [bold]{escape(shown(kept))}[/]")
-
-
-@app.command(rich_help_panel=MORE)
-def symptom(
-    words: Annotated[
-        list[str] | None, typer.Argument(help="An error message or a complaint; without it, standard input is read.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find the labs that answer an error message.
-
-    Or a complaint; in English or Chinese.
-    """
-    found = symptoms.find(_said(words), Session().catalog)
-    if as_json:
-        print_json(
-            [{"lab": m.lab.id, "title": m.lab.title, "symptom": m.symptom, "score": round(m.score, 3)} for m in found]
-        )
-    elif not found:
-        console.print("no lab answers that; try the last line of the error message, or fewer words")
-    else:
-        for m in found:
-            console.print(Text.assemble((m.lab.id, "bold"), f"  {m.lab.title}"))
-            console.print(Text(f"       {m.score:.0%}  {m.symptom}", "dim"))
-        console.print(terminal.step(f"breakfix start {found[0].lab.id}"))
-    raise typer.Exit(0 if found else 1)
-
-
-def _said(words: Sequence[str] | None) -> str:
-    if words and list(words) != ["-"]:
-        return " ".join(words)
-    if sys.stdin is None:
-        raise typer.BadParameter("write the error message behind `symptom`")
-    if sys.stdin.isatty():
-        errors.print("Paste the error message, then press Ctrl-D on a new line.", style="dim")
-    return sys.stdin.read()
-
-
-@app.command(rich_help_panel=MORE)
-def doctor(as_json: AsJson = False) -> None:
-    """Say what this machine can run.
-
-    Versions, devices, folders, what the engine can see, and which labs.
-    """
-    from breakfix.doctor import examine
-
-    report = examine(Session().catalog)
-    print_json(report) if as_json else console.print(listing.report(report))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -335,7 +225,7 @@ def _leave_if_lacking(lab: Lab, device: str, as_json: bool) -> None:
         raise typer.Exit(ENVIRONMENT)
 
 
-def _may_see(session: Session, lab: Lab, yes: bool, what: str) -> None:
+def may_see(session: Session, lab: Lab, yes: bool, what: str) -> None:
     """Before a pass, ask once, and record that it was seen; leave if the answer is no."""
     if session.workspace.passed(lab) or "solution_seen" in session.workspace.note(lab):
         return

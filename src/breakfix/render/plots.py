@@ -21,6 +21,7 @@ MOST_POINTS = 300  # of one line: more only makes the page heavier
 # Each readable on white and on the dark page (contrast of 3:1 or more with both).
 COLOURS, DASHES, MARKERS = ("#2878c8", "#c2571a", "#2e8b57", "#a05bc4"), ("-", "--", "-.", ":"), ("o", "s", "^", "D")
 SIDES = {"broken": ("#c2571a", "////"), "fixed": ("#2878c8", "")}
+BOUND = {"color": "black", "linestyle": (0, (1, 1.5)), "linewidth": 1.4}
 STYLE = {
     "svg.fonttype": "none",
     "font.size": 10,
@@ -119,7 +120,8 @@ def _bars(spec: Spec, sides: Sides) -> Figure:
     panel.margins(x=0.15)  # room for the numbers
     _label(panel, spec.get("y", ""), spec.get("x", ""))
     _bound(panel.axvline, spec, *sides.values())
-    figure.legend(handles=[_patch(side) for side in sides], loc="outside lower center", ncols=3, frameon=False)
+    handles = [*map(_patch, sides), *_bound_handles(spec)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -205,7 +207,11 @@ def _bound(rule: Callable[..., Any], spec: Spec, *evidence: Evidence) -> None:
     """A line at the bound, if [figure] names one that was measured."""
     values = [side[spec["bound"]] for side in evidence if spec.get("bound") in side]
     for value in values[:1]:
-        rule(float(value), color="black", linestyle=(0, (1, 1.5)), linewidth=1.4)
+        rule(float(value), **BOUND)
+
+
+def _bound_handles(spec: Spec) -> list[Line2D]:
+    return [Line2D([], [], **BOUND, label="bound")] if "bound" in spec else []
 
 
 def _label(panel: Axes, x: str, y: str) -> None:
@@ -215,8 +221,7 @@ def _label(panel: Axes, x: str, y: str) -> None:
 
 def _legend(figure: Figure, spec: Spec, crosses: bool) -> None:
     handles = [Line2D([], [], **_look(i), label=label) for i, (_, label) in enumerate(series(spec))]
-    if "bound" in spec:
-        handles.append(Line2D([], [], color="black", linestyle=(0, (1, 1.5)), label="bound"))
+    handles += _bound_handles(spec)
     if crosses:
         handles.append(Line2D([], [], color="black", marker="x", linestyle="", ms=6, mew=1.5, label="nan or inf"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
