@@ -28,7 +28,8 @@ from breakfix.catalog import Catalog
 
 FOLDER = "walkthroughs"
 CELL_SECONDS = 300
-LARGE_STYLE = re.compile(r"<style[^>]*>(.{2000,}?)</style>", re.S)
+LARGE = 2000  # characters of style that are worth a file
+STYLE = re.compile(r"<style[^>]*>(.*?)</style>", re.S)
 MATHJAX = re.compile(r"<script[^>]*>(?:(?!</script>).)*MathJax(?:(?!</script>).)*</script>", re.S)
 REMOTE_SCRIPT = re.compile(r"<script[^>]*src=\"https?://[^>]*></script>")
 
@@ -66,7 +67,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     """Take the large styles out of a notebook's page, and what asks other servers for scripts."""
     if not page.file.src_uri.endswith(".ipynb"):
         return html
-    html = LARGE_STYLE.sub(lambda style: _link(style[1], page), html)
+    html = STYLE.sub(lambda style: _link(style[1], page) if len(style[1]) > LARGE else style[0], html)
     return REMOTE_SCRIPT.sub("", MATHJAX.sub("", html))
 
 

@@ -23,7 +23,8 @@ with Engine() as engine:
 
 for name, verdict in ("broken", broken), ("fixed", fixed):
     earned, possible = verdict.points
-    print(f"{name:6}  {verdict.state:6}  {earned} of {possible} points  torch {verdict.versions['torch']}, {verdict.device}")
+    print(f"{name:6}  {verdict.state:6}  {earned:2} of {possible} points")
+print(f"torch {fixed.versions['torch']}, {fixed.device}, seed {fixed.seed}")
 
 # %% [markdown]
 # ## The evidence
