@@ -95,12 +95,17 @@ def kill_children(besides: Collection[int] = ()) -> None:
             _reap(pid)
 
 
+def use_for_temporary_files(folder: str) -> None:
+    """Let whatever this process and its children put aside go into `folder`."""
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
 # ---------------------------------------------------------------------------------------------------------- the parent
 
 
 def _run_forked(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
     sys.stdout.flush(), sys.stderr.flush()  # else the child would print them again
-    with tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
         data_end, log_end = os.pipe(), os.pipe()
         started = time.monotonic()
         pid = os.fork()
@@ -223,7 +228,7 @@ def _become(data_fd: int, log_fd: int, folder: str, fn: Callable[[], bytes]) -> 
         libc.mallopt(_M_MMAP_THRESHOLD, 64 << 10), libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _use_for_temporary_files(folder)
+        use_for_temporary_files(folder)
         _write_all(3, fn())
         code = 0
     except BaseException:
@@ -243,10 +248,6 @@ def _take_fds(data_fd: int, log_fd: int) -> None:
     # line-buffered, or os._exit would lose what the learner printed
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-
-
-def _use_for_temporary_files(folder: str) -> None:
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -332,7 +333,7 @@ def _run_fresh(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
     """The same in a fresh process: slower, and only the wall clock and the bytes are bounded."""
     spawn = multiprocessing.get_context("spawn")
     started, seconds = time.monotonic(), STARTING + bounds.wall_seconds
-    with tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
         ours, theirs = spawn.Pipe(duplex=False)
         _log_of(folder).touch()
         process = spawn.Process(target=_send, args=(fn, theirs, folder, time.time() + seconds))
@@ -369,7 +370,7 @@ def _send(fn: Callable[[], bytes], pipe: Connection, folder: str, deadline: floa
             os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
         sys.stdout.reconfigure(line_buffering=True)
         faulthandler.dump_traceback_later(max(deadline - time.time(), 0.01))
-        _use_for_temporary_files(folder)
+        use_for_temporary_files(folder)
         pipe.send_bytes(fn())
         code = 0
     except BaseException:

@@ -8,6 +8,7 @@ trusted, a fresh process runs the same judge.
 import gc
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -69,7 +70,7 @@ class Engine:
             if not child.CAN_FORK or (self._process and self._process.poll() is None):
                 return
             self.close()
-            self._folder = tempfile.TemporaryDirectory(prefix="breakfix-", ignore_cleanup_errors=True)
+            self._folder = tempfile.TemporaryDirectory(prefix="breakfix-", dir=_near(), ignore_cleanup_errors=True)
             with socket.socket(socket.AF_UNIX) as listener, open(self._log(), "w") as log:
                 listener.bind(self._address())
                 listener.listen(128)
@@ -82,7 +83,6 @@ class Engine:
             stdout=subprocess.DEVNULL,
             stderr=log,
             pass_fds=[listener],
-            # what a judge that was killed has left lying is removed with the folder
             env=os.environ | ENVIRONMENT | {"TMPDIR": self._folder.name},
         )
 
@@ -125,6 +125,11 @@ class Engine:
                 return _receive(conn)
         except (OSError, EOFError):
             raise EngineFailed(f"the judging process ended before its verdict\n{_tail(log)}".rstrip()) from None
+
+
+def _near() -> str | None:
+    """The path of a socket holds 107 bytes, and those of a subject (its loader workers have some) lie 70 deeper."""
+    return "/tmp" if len(tempfile.gettempdir()) > 36 and os.access("/tmp", os.W_OK) else None
 
 
 def _tail(log: str) -> str:
@@ -205,23 +210,30 @@ def serve(listener: socket.socket) -> None:
             conn, _ = listener.accept()
             pid = os.fork()
             if pid == 0:
-                _serve_one(conn, listener)
+                _serve_one(conn, listener, _folder_of(os.getpid()))
             conn.close()
             judges[os.pidfd_open(pid)] = pid
     child.kill_children()  # the client has gone: nobody waits for the judges that still run
 
 
 def _bury(judge: int, descriptor: int, others: Collection[int]) -> None:
-    """Reap a judge that has ended; the orphans of one that did not end by itself are ours, and nobody bounds them."""
+    """Reap a judge that has ended; what one that did not end by itself has left running or lying is ours to remove."""
     os.waitpid(judge, 0)
     os.close(descriptor)
     child.kill_children(besides=others)
+    shutil.rmtree(_folder_of(judge), ignore_errors=True)
 
 
-def _serve_one(conn: socket.socket, listener: socket.socket) -> None:
+def _folder_of(judge: int) -> str:
+    return f"{tempfile.gettempdir()}/{judge}"
+
+
+def _serve_one(conn: socket.socket, listener: socket.socket, folder: str) -> None:
     """The judge. Never returns."""
     try:
         listener.close()
+        os.mkdir(folder)
+        child.use_for_temporary_files(folder)
         _send(conn, _answer(_receive(conn)))
     except BaseException:
         import traceback

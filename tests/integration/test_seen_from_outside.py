@@ -176,7 +176,7 @@ def test_its_temporary_files_go_with_it(tmp_path):
         return folder.encode()
 
     folder = child.run_child(leave, BOUNDS).data.decode()
-    assert os.path.basename(os.path.dirname(folder)).startswith("breakfix-")
+    assert os.path.basename(os.path.dirname(folder)).startswith("run-")
     assert not os.path.exists(os.path.dirname(folder))
 
 

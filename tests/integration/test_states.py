@@ -8,6 +8,7 @@ import tempfile
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -38,22 +39,64 @@ RIGHT = "\n\ndef answer(x):\n    return 2 * x + 1\n"
 WRONG = "\n\ndef answer(x):\n    return 0 * x\n"
 
 
+@dataclass
+class Traces:
+    """How to know what the tests of this file have started: a mark in its environment, the folder of its files."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    engines: list[Engine] = field(default_factory=list)
+
+    def processes(self) -> set[int]:
+        """All that carry the mark, or whose parent does (nobody may look into the environment of a judge)."""
+        marked = {p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._carries(p)}
+        family = marked | {p.pid for p in child._processes().values() if p.parent in marked}
+        return family - {engine._process.pid for engine in self.engines if engine._process}
+
+    def files(self) -> set[str]:
+        """What lies in the folder, in those of the engines, and in shared memory."""
+        engines_own = {"socket", "log", f"torchinductor_{getpass.getuser()}"}
+        folders = [Path(engine._folder.name) for engine in self.engines if engine._folder]
+        found = {
+            path for folder in (self.folder, *folders) for path in folder.iterdir() if path.name not in engines_own
+        }
+        return {str(path) for path in (*found, *Path("/dev/shm").iterdir())} - {str(folder) for folder in folders}
+
+    def _carries(self, pid: int) -> bool:
+        try:
+            return f"BREAKFIX_TEST={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # ended, or not ours
+            return False
+
+
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory):
-    """Whatever is started meanwhile carries this mark in its environment and has its temporary files in this folder."""
-    tmp_path_factory.getbasetemp()  # pytest's own are elsewhere
+def traces(tmp_path_factory):
+    tmp_path_factory.getbasetemp()  # pytest's own temporary files are elsewhere
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="bf-") as folder:
-        mark = uuid.uuid4().hex
-        patch.setenv("BREAKFIX_TEST", mark)
+        traces = Traces(Path(folder))
+        patch.setenv("BREAKFIX_TEST", traces.mark)
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
-        yield mark, Path(folder)
+        yield traces
 
 
 @pytest.fixture(scope="module")
-def engine(marked):
+def engine(traces):
     with Engine() as engine:
-        engine.start()
+        traces.engines.append(engine)
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def other_engine(traces):
+    """One that tests may treat badly: it is started when first asked, in an odd environment."""
+    far_away = traces.folder / ("very" * 20)
+    far_away.mkdir()
+    with pytest.MonkeyPatch.context() as patch, Engine() as engine:
+        patch.setattr(tempfile, "tempdir", str(far_away))
+        patch.setenv("PYTEST_ADDOPTS", "-x --maxfail=1 -k nothing")
+        patch.setenv("PYTEST_PLUGINS", "nowhere")
+        traces.engines.append(engine)
         yield engine
 
 
@@ -63,33 +106,12 @@ def lab() -> Lab:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(marked, engine):
-    """After every test: no process but the warm one, no file."""
-    mark, folder = marked
-    before = files(folder)
+def nothing_left(traces):
+    """After every test: no process but the warm ones, no file."""
+    before = traces.files()
     yield
-    eventually_none(lambda: processes(mark) - {engine._process and engine._process.pid})
-    eventually_none(lambda: files(folder) - before)
-
-
-def files(folder: Path) -> set[str]:
-    """What lies in the temporary folder, in its folders (an engine's is one) and in shared memory."""
-    engines_own = {"socket", "log", f"torchinductor_{getpass.getuser()}"}
-    found = {path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.name not in engines_own}
-    return {str(path) for path in (*found, *Path("/dev/shm").iterdir())}
-
-
-def processes(mark: str) -> set[int]:
-    """Those that carry the mark, and the judges: nobody may look into their environment."""
-    found = set()
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if f"BREAKFIX_TEST={mark}".encode() in Path(f"/proc/{entry}/environ").read_bytes():
-                found.add(int(entry))
-        except OSError:  # ended, or not ours
-            continue
-    judges = {p.pid for p in child._processes().values() if p.parent in found}
-    return found | judges
+    eventually_none(traces.processes)
+    eventually_none(lambda: traces.files() - before)
 
 
 def eventually_none(left) -> None:
@@ -111,6 +133,12 @@ def verdict_on(engine, lab, tmp_path):
         return engine.judge(lab, path, SEED)
 
     return verdict_on
+
+
+@pytest.fixture
+def roomy(changed_lab) -> Lab:
+    """The tiny lab with more time: for what must not break another bound first."""
+    return changed_lab("labs/lab90_answer/lab.toml", lambda toml: toml.replace("cpu_seconds = 0.4", "cpu_seconds = 5"))
 
 
 @pytest.fixture
@@ -309,7 +337,7 @@ def test_an_endless_loop(verdict_on, tmp_path):
     assert (verdict.state, verdict.exit_code) == (TIMEOUT, 4)
     assert f'it stood at File "{tmp_path}/train.py", line 7 in answer' in verdict.detail
     assert any(f'"{tmp_path}/train.py", line {n} in spin' in verdict.detail for n in (2, 3))
-    assert "allowed: 1 CPU seconds, 15 s, 600 MiB" in verdict.detail
+    assert "allowed: 0.4 CPU seconds, 12 s, 600 MiB" in verdict.detail
 
 
 def test_an_endless_loop_in_c_in_a_file_of_any_name(verdict_on, tmp_path):
@@ -346,10 +374,9 @@ def answer(x):
 """
 
 
-def test_a_deadlocked_rank(verdict_on, changed_lab):
+def test_a_deadlocked_rank(verdict_on):
     """Nobody uses any CPU time, so the wall clock ends it; both processes say where they are."""
-    short = changed_lab("labs/lab90_answer/lab.toml", lambda toml: toml.replace("cpu_seconds = 1", "cpu_seconds = 0.2"))
-    verdict = verdict_on(DEADLOCK, lab=short)
+    verdict = verdict_on(DEADLOCK)
     assert verdict.state == TIMEOUT
     assert "line 7 in rank_one" in verdict.detail
     assert "line 15 in answer" in verdict.detail
@@ -363,24 +390,24 @@ held = []
 
 def answer(x):
     while True:
-        held.append(mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
+        held.append(mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000))  # populated
 """
 
 
-def test_a_memory_hog(verdict_on):
-    verdict = verdict_on(HOG.replace("mmap.MAP_POPULATE", "0x8000"))
+def test_a_memory_hog(verdict_on, roomy):
+    verdict = verdict_on(HOG, lab=roomy)
     assert (verdict.state, verdict.exit_code) == (OUT_OF_MEMORY, 4)
 
 
-def test_a_hog_that_shares_the_work(verdict_on):
+def test_a_hog_that_shares_the_work(verdict_on, roomy):
     """The bound is on the family: two processes with half each are too much as well."""
-    source = HOG.replace("mmap.MAP_POPULATE", "0x8000").replace("def answer(x):\n", "def answer(x):\n    os.fork()\n")
-    assert verdict_on("import os\n" + source).state == OUT_OF_MEMORY
+    source = "import os\n" + HOG.replace("def answer(x):\n", "def answer(x):\n    os.fork()\n")
+    assert verdict_on(source, lab=roomy).state == OUT_OF_MEMORY
 
 
-def test_a_flood_of_output(verdict_on):
+def test_a_flood_of_output(verdict_on, roomy):
     """60 MB are no reason not to be judged; the end of them is kept."""
-    verdict = verdict_on("for _ in range(60):\n    print('x' * 2**20)\nprint('last words')" + RIGHT)
+    verdict = verdict_on("for _ in range(60):\n    print('x' * 2**20)\nprint('last words')" + RIGHT, lab=roomy)
     assert verdict.state == PASSED
     assert len(verdict.log) == child.LOG_LIMIT
     assert verdict.log.endswith("xxx\nlast words\n")
@@ -677,15 +704,14 @@ def test_two_ranks(engine):
 # -------------------------------------------------------------------------------------------------------- other engines
 
 
-def test_eight_at_once_on_a_cold_engine(lab, tmp_path, monkeypatch):
+def test_eight_at_once_on_a_cold_engine(other_engine, lab, tmp_path):
     """The same verdicts as one after the other; what somebody has set for tests of their own reaches no check."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-x --maxfail=1 -k nothing")
-    monkeypatch.setenv("PYTEST_PLUGINS", "nowhere")
     (tmp_path / "quits.py").write_text("import os\nos._exit(0)\n")
-    files = [lab.solution, lab.starter, tmp_path / "quits.py", lab.solution] * 2
-    with Engine() as engine, ThreadPoolExecutor(8) as pool:
-        states = [v.state for v in pool.map(lambda file: engine.judge(lab, file, SEED), files)]
-        assert states == [PASSED, FAILED, ERROR, PASSED] * 2
+    (tmp_path / "listens.py").write_text("import multiprocessing.connection as c\nc.Listener(None, 'AF_UNIX')" + RIGHT)
+    files = [lab.solution, lab.starter, tmp_path / "quits.py", tmp_path / "listens.py"] * 2
+    with ThreadPoolExecutor(8) as pool:
+        states = [v.state for v in pool.map(lambda file: other_engine.judge(lab, file, SEED), files)]
+    assert states == [PASSED, FAILED, ERROR, PASSED] * 2
 
 
 KILLS_ITS_JUDGE = """
@@ -698,30 +724,28 @@ time.sleep(1000)
 """
 
 
-def test_judges_and_warm_processes_that_are_killed(lab, tmp_path, marked):
+def test_it_kills_its_judge(other_engine, lab, tmp_path):
     """No verdict then, which is said; the file is ended although nobody watches it any more; and the engine goes on."""
     (tmp_path / "train.py").write_text(KILLS_ITS_JUDGE)
-    with Engine() as engine:
-        with pytest.raises(EngineFailed, match="ended before its verdict"):
-            engine.judge(lab, tmp_path / "train.py", SEED)
-        assert engine.judge(lab, lab.solution, SEED).state == PASSED
-        eventually_none(lambda: child_processes_of(engine))
-        os.kill(engine._process.pid, signal.SIGKILL)
-        engine._process.wait()
-        assert engine.judge(lab, lab.solution, SEED).state == PASSED  # by another one
+    with pytest.raises(EngineFailed, match="ended before its verdict"):
+        other_engine.judge(lab, tmp_path / "train.py", SEED)
+    assert other_engine.judge(lab, lab.solution, SEED).state == PASSED
 
 
-def child_processes_of(engine: Engine) -> set[int]:
-    return {p.pid for p in child._processes().values() if p.parent == engine._process.pid}
+def test_the_warm_process_is_killed(other_engine, lab):
+    other_engine.start()
+    os.kill(other_engine._process.pid, signal.SIGKILL)
+    other_engine._process.wait()
+    assert other_engine.judge(lab, lab.solution, SEED).state == PASSED  # by another one
 
 
-def test_closing_the_engine_ends_what_it_is_judging(lab, tmp_path):
+def test_closing_the_engine_ends_what_it_is_judging(other_engine, roomy, tmp_path):
     (tmp_path / "train.py").write_text(ORPHAN + f"leave(sleep)\nopen({str(tmp_path / 'here')!r}, 'w')\nsleep()\n")
-    with ThreadPoolExecutor(1) as pool, Engine() as engine:
-        asked = pool.submit(engine.judge, lab, tmp_path / "train.py", SEED)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(other_engine.judge, roomy, tmp_path / "train.py", SEED)
         while not (tmp_path / "here").exists() and not asked.done():
             time.sleep(0.02)
-        engine.close()
+        other_engine.close()
         with pytest.raises(EngineFailed):
             asked.result()
 
