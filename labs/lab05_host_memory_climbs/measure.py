@@ -239,7 +239,7 @@ def _orders(build, move, given: dict, device: torch.device) -> dict:
 
 
 def _delayed(build, move, given: dict, device: torch.device) -> dict:
-    """CUDA only: digests of an epoch in which every copy starts late, so that memory reused too early shows."""
+    """CUDA only, and not run on a GPU yet: every copy starts late, so that memory used again too early shows."""
     if device.type != "cuda":
         return {}
     scans = given["scans"]["resampled"]

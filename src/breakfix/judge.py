@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import metadata
 
+from packaging.requirements import Requirement
+
 from breakfix import child, sandbox
 from breakfix.catalog import Lab
 from breakfix.checks import FaultyCheck, Given, ask
@@ -28,7 +30,8 @@ from breakfix.verdict import (
 )
 
 WITHOUT_EVIDENCE = {TROUBLE: ERROR, TOO_LARGE: TOO_MUCH_DATA}  # tag of what a subject's process sent: state
-PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "serve": ("fastapi", "httpx")}
+# onnxscript before 0.7.1 writes antialiased resizes without exclude_outside: even a right export answers wrongly
+PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript>=0.7.1"), "serve": ("fastapi", "httpx")}
 
 
 def fresh_seed() -> int:
@@ -67,7 +70,7 @@ def lacking(lab: Lab, device: str) -> tuple[str, str] | None:
                 f"{lab.id} starts processes by fork, which is safe on Linux only; use Linux, WSL or a container",
             )
         for package in PACKAGES.get(need, ()):
-            if not _installed(package):
+            if not _satisfied(package):
                 return NEEDS_PACKAGE, f"{lab.id} needs {package}: pip install 'breakfix[{need}]'"
     if "cuda" in (*lab.needs, device.partition(":")[0]) and not _has_cuda():
         return NEEDS_CUDA, f"{lab.id} on {device} needs a CUDA device, and torch sees none here"
@@ -136,6 +139,11 @@ def _exit(status: int) -> str:
 
 def _ranks(lab: Lab) -> int:
     return max((int(need.partition(":")[2]) for need in lab.needs if need.startswith("ranks:")), default=1)
+
+
+def _satisfied(requirement: str) -> bool:
+    wanted = Requirement(requirement)
+    return _installed(wanted.name) and wanted.specifier.contains(metadata.version(wanted.name), prereleases=True)
 
 
 def _installed(package: str) -> bool:

@@ -96,6 +96,7 @@ def watch_pinned(device: torch.device | str | None = None) -> Iterator["HostStat
     For a CUDA device PyTorch's own counters ("measured"), else a `FakePinning` ("modelled"); default: what is there.
     """
     if torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda":
+        torch.cuda.init()
         _torch.empty_host_cache()
         torch.cuda.reset_peak_host_memory_stats()
         yield HostStats()
