@@ -26,8 +26,8 @@ STOP = 2  # epochs' worth of scans after which a loader that does not end is lef
 class Regime:
     """Scans and epochs, and what the host may hold meanwhile.
 
-    Pinned: the starter holds 119 and 35 to 40 MiB, half its prefetching 63 and 21 to 30, PyTorch's default 35 and 13 to
-    21. Waiting: the starter 50 to 54 and 23 to 26 MiB, half its prefetching 27 to 29 and 13 to 15.
+    Pinned: the starter holds 119 and 35 to 43 MiB, half its prefetching 63 and 21 to 31, PyTorch's default 35 and 13 to
+    21. Waiting: the starter 50 to 54 and 23 to 26 MiB, half its prefetching 27 to 29 and 12 to 15.
     """
 
     scans: int
@@ -166,8 +166,7 @@ class _Run:
 
     def _evidence(self, pinned, log: TransferLog, before: int) -> dict:
         rows, looks = np.array(self.rows).reshape(-1, 4), np.array(self.looks).reshape(-1, 4)
-        curve = looks[:, 0] / MIB
-        waited = self.after_epoch or [0]
+        first, last = self.after_epoch[0], self.after_epoch[-1]
         return {
             "epoch": rows[:, 0].astype(np.int64),
             "ids": rows[:, 1].astype(np.int64),
@@ -176,11 +175,11 @@ class _Run:
             "dtypes": ", ".join(sorted(self.dtypes)),
             "batches": np.array(self.batches),
             "pinned_by": pinned.source,
-            "pinned_mib": curve,
+            "pinned_mib": looks[:, 0] / MIB,
             "pinned_peak_mib": pinned.held_peak / MIB,
             "pinned_before_first_batch_mib": before / MIB,
             "pinned_after_epoch_mib": np.array(self.after_epoch) / MIB,
-            "pinned_growth": waited[-1] / waited[0] if waited[0] else 0.0,
+            "pinned_growth": last / first if first else 0.0,
             "pinned_blocks": pinned.allocations,
             "waiting_mib": looks[:, 1] / MIB,
             "waiting_peak_mib": float(looks[:, 1].max(initial=0)) / MIB,

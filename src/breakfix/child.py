@@ -169,18 +169,23 @@ class _Watch:
         """Let faulthandler print every thread of every process of the family, stuck in C or not."""
         for member in _family(self.pid):
             _kill(member.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 0.3
+        latest = deadline = time.monotonic() + 2  # on a busy machine it takes them a while
         while (left := deadline - time.monotonic()) > 0:
             select.select(list(self.buffers), [], [], left)
-            self.drain()
+            if self.drain():
+                deadline = min(latest, time.monotonic() + 0.3)
             time.sleep(0.02)
 
-    def drain(self) -> None:
-        """Read what is there; a bounded number of times, as somebody may write faster than this reads."""
-        for fd in self.buffers:
-            for _ in range(DATA_LIMIT // _CHUNK + 1):
-                if not self._read(fd):
-                    break
+    def drain(self) -> bool:
+        """Read what is there, and say whether there was something."""
+        return any([self._drain(fd) for fd in self.buffers])
+
+    def _drain(self, fd: int) -> bool:
+        """A bounded number of times, as somebody may write faster than this reads."""
+        for reads in range(DATA_LIMIT // _CHUNK + 1):
+            if not self._read(fd):
+                return reads > 0
+        return True
 
     def close(self) -> None:
         for fd in (*self.buffers, self.exited):
