@@ -157,8 +157,8 @@ def _numbers(value: Any) -> Any:
 
 
 def _records(lab: Lab) -> list[Run]:
-    """The runs on other machines that are kept in records/."""
-    paths = sorted((lab.root / "records").glob(f"{lab.id}.*.json"))
+    """The runs on GPUs that are kept in records/."""
+    paths = sorted((lab.root / "records").glob(f"{lab.id}.cuda*.json"))
     return [Run.from_json(path.read_text("utf-8")) for path in paths]
 
 

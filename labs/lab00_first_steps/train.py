@@ -7,7 +7,7 @@ READINGS = 8  # temperature, wind, and so on, per station
 
 
 def train(model: nn.Linear, batches: list[tuple[Tensor, Tensor]], lr: float) -> list[float]:
-    """One step of plain gradient descent per batch on the mean squared error; the loss of each batch before its step."""
+    """One step of plain gradient descent per batch on the mean squared error; each batch's loss before its step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     losses = []
     for readings, load in batches:

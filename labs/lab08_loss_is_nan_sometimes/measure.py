@@ -1,4 +1,4 @@
-"""Measure lab08: loss and gradient on batches of several kinds and dtypes, then two training runs, one of them poisoned."""
+"""Measure lab08: loss and gradient on batches of several kinds and dtypes, then two training runs, one poisoned."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from breakfix.contract import describe, expect, function
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 IGNORE, STEPS, POISONED_AT = -100, 40, 20
 SHIFT = -3e4
+LOUD = (ArithmeticError, RuntimeError, ValueError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,12 @@ def _spoiled(batch: Batch, value: float, at_target: bool) -> Tensor:
 
 def _loss_and_gradient(loss_fn, batch: Batch, dtype: str, key: str, device: torch.device) -> dict:
     logits = batch.logits.to(device, DTYPES[dtype]).requires_grad_()
-    loss = loss_fn(logits, batch.targets.to(device), batch.mask.to(device))
+    try:
+        loss = loss_fn(logits, batch.targets.to(device), batch.mask.to(device))
+    except LOUD:
+        if torch.isfinite(batch.logits).all():
+            raise
+        return {f"{key}.loss": float("nan")}  # to refuse a logit that is nan is as loud as to return nan
     fits = isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point()
     expect(fits, "loss_fn", wanted="a floating 0-d tensor", got=describe(loss))
     gradient = torch.zeros_like(logits)
@@ -87,18 +93,25 @@ def _loss_and_gradient(loss_fn, batch: Batch, dtype: str, key: str, device: torc
 
 def _history(train, seed: int, device: torch.device) -> dict:
     torch.manual_seed(seed)
-    history = _columns(train(STEPS, device))
+    with _model_calls() as tokens:
+        history = _columns(train(STEPS, device))
     bad = int((~np.isfinite(history[:, 0])).sum())
-    return {"history.loss": history[:, 0], "history.grad_norm": history[:, 1], "history.bad_steps": bad}
+    sums = np.array([int(t.sum()) for _, t in tokens], dtype=np.int64)
+    return {
+        "history.loss": history[:, 0],
+        "history.grad_norm": history[:, 1],
+        "history.bad_steps": bad,
+        "history.token_sums": sums,
+    }
 
 
 def _poisoned(train, seed: int, device: torch.device) -> dict:
     """The losses of a run in which a weight becomes nan at one step; a run that raises then is as loud as can be."""
     torch.manual_seed(seed)
     try:
-        with _poison(POISONED_AT):
+        with _model_calls(poisoned_at=POISONED_AT):
             return {"poisoned.loss": _columns(train(STEPS, device))[:, 0], "poisoned.raised": ""}
-    except (ArithmeticError, RuntimeError, ValueError, AssertionError) as error:
+    except LOUD as error:
         return {"poisoned.loss": np.zeros(0), "poisoned.raised": type(error).__name__}
 
 
@@ -111,19 +124,19 @@ def _columns(history) -> np.ndarray:
 
 
 @contextmanager
-def _poison(step: int):
-    """Make the first parameter of the model nan just before its `step`-th forward."""
-    root, calls = [], [0]
+def _model_calls(poisoned_at: int | None = None):
+    """Collects (model, tokens) of every call of the model; before one of them its first parameter may become nan."""
+    calls = []
 
-    def before_forward(module, _):
-        root.append(module) if not root else None  # the first module that is called is the model
-        if module is root[0]:
-            if calls[0] == step:
-                next(module.parameters()).data.fill_(float("nan"))
-            calls[0] += 1
+    def before_forward(module, arguments):
+        if calls and module is not calls[0][0]:  # the first module that is called is the model
+            return
+        if len(calls) == poisoned_at:
+            next(module.parameters()).data.fill_(float("nan"))
+        calls.append((module, arguments[0] if arguments else torch.zeros(0)))
 
     handle = register_module_forward_pre_hook(before_forward)
     try:
-        yield
+        yield calls
     finally:
         handle.remove()

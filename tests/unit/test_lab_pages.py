@@ -67,3 +67,16 @@ def test_long_output_keeps_its_beginning_and_its_end():
 def test_what_could_not_run_says_so():
     assert run().ran
     assert not run(broken=Verdict("lab99", "needs cuda", seed=20)).ran
+
+
+RECORDS = sorted((Path(__file__).parents[2] / "records").glob("*.json"))
+
+
+@pytest.mark.skipif(not RECORDS, reason="no run on a GPU has been recorded")
+def test_recorded_runs_are_whole_and_of_a_gpu():
+    for path in RECORDS:
+        found = Run.from_json(path.read_text("utf-8"))
+        assert path.name == f"{found.lab}.cuda.json"
+        assert found.device.startswith("cuda")
+        assert found.fixed.passed
+        assert not found.broken.passed

@@ -87,9 +87,22 @@ def test_a_real_fault_stays_visible(evidence, lab):
         at_most("of them with a finite loss", int(np.isfinite(after).sum()), 0)
 
 
+def log_sums(steps):
+    """The sum of the tokens in each batch of the command log, drawn as the starter's sample_batch draws them."""
+    generator, sums = torch.Generator().manual_seed(11), []
+    for step in range(steps):
+        sums.append(int(torch.randint(48, (8, 12), generator=generator).sum()))
+        torch.rand(8, 12, 48, generator=generator)
+        if step % 5 == 4:
+            torch.randint(3, 13, (8,), generator=generator)
+    return sums
+
+
 @check(points=1)
 def test_training_reports_finite_steps(evidence, lab):
-    """A training run reports each of its steps, all of them finite, and learns."""
+    """A training run uses every batch of the log, reports each step, all of them finite, and learns."""
+    sums = evidence["history.token_sums"].tolist()
+    equal("batches trained on, in the order of the log", sums == log_sums(lab.measurement.STEPS), True)
     equal("steps reported", len(evidence["history.loss"]), lab.measurement.STEPS)
     for name in ("loss", "grad_norm"):
         at_most(f"steps with {name} not finite", int((~np.isfinite(evidence[f"history.{name}"])).sum()), 0)
