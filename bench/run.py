@@ -87,7 +87,7 @@ def demo(engine: Engine) -> dict:
 
 
 def repeats(engine: Engine, times: int) -> dict:
-    """Verdicts of each starter and solution on fresh seeds while every core is kept busy: do the outcomes ever differ?"""
+    """Verdicts of each starter and solution on fresh seeds, every core kept busy: do the outcomes ever differ?"""
     result = {}
     with _all_cores_busy():
         for lab in Catalog.read():
