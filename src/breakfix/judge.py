@@ -31,7 +31,7 @@ from breakfix.verdict import (
 
 WITHOUT_EVIDENCE = {TROUBLE: ERROR, TOO_LARGE: TOO_MUCH_DATA}  # tag of what a subject's process sent: state
 # onnxscript before 0.7.1 writes antialiased resizes without exclude_outside: even a right export answers wrongly
-PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript>=0.7.1"), "serve": ("fastapi", "httpx")}
+PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript>=0.7.1")}
 
 
 def fresh_seed() -> int:

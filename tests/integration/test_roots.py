@@ -5,17 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
 
 from breakfix.catalog import ROOTS_VARIABLE, Catalog, Lab, own_root
-from breakfix.cli import app
+from breakfix.cli import commands
 from breakfix.scaffold import new_lab
 
-for name in ("learner", "demo", "author"):  # they register their commands
-    import_module(f"breakfix.cli.{name}")
+app = commands()
 
 
 @pytest.fixture(scope="module")

@@ -65,10 +65,16 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def commands() -> typer.Typer:
+    """The application with every command registered, in the order of the help."""
+    for name in ("learner", "more", "demo", "author"):
+        import_module(f"breakfix.cli.{name}")
+    return app
+
+
 def main() -> None:
     """Run the command line; a known trouble becomes one clear message and its exit code."""
-    for name in ("learner", "more", "demo", "author"):  # they register their commands, in the order of the help
-        import_module(f"breakfix.cli.{name}")
+    run = commands()
     for key, value in ENVIRONMENT_VARIABLES.items():  # `run` measures in this very process
         os.environ.setdefault(key, value)
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # a random.py in the current folder is not Python's own
@@ -76,7 +82,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # a terminal without ✓ shows ? rather than a traceback
             stream.reconfigure(errors="replace")
     try:
-        app()
+        run()
     except (UnknownLab, WorkspaceError) as error:
         _fail(error.args[0], USAGE)
     except BadLab as error:
