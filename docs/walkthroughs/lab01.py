@@ -4,8 +4,8 @@
 # A job reserves 4.6 times the bytes of its parameters. Forward fits, backward fits, `optimizer.step()` dies. Half the
 # batch dies at the same line.
 #
-# This notebook judges the broken file and the fixed one, counts one step byte by byte, and then counts models that are
-# far larger than this machine. **It gives the cause away.** Every number was computed when this page was built.
+# This notebook judges the broken file and the fixed one, counts one step byte by byte, and then counts real models
+# without allocating them. **It gives the cause away.** Every number was computed when this page was built.
 
 # %%
 import torch

@@ -39,7 +39,7 @@ Markdown(tables.markdown(tables.deciding(tables.rows(broken, fixed))))
 # Rank 0 of two, four micro-batches. float32 is gradients, but for one message of four bytes: how many samples there
 # are. int32 is the ranks telling each other which parameters took part. All of them did, as always.
 #
-# Then the same file with three and with one micro-batch. The bytes follow the number of backwards, not the model.
+# Then the same file with three and with one micro-batch. The model stays; the bytes follow the number of backwards.
 
 # %%
 seen = {name: decode(verdict.frame) for name, verdict in (("broken", broken), ("fixed", fixed))}

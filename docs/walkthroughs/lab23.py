@@ -48,7 +48,7 @@ Markdown(tables.markdown(tables.deciding(tables.rows(broken, fixed))))
 # three faults: it has an upper end for the length of a title. It even refuses to run on a longer one. The ONNX file
 # knows nothing of this.
 #
-# The other two are in no range. The resize's scale factor has no place in the file. A constant came out of NumPy.
+# The other two are in no range. The file's resize is given sizes and no factor. A constant came out of NumPy.
 # For these, ask the file itself: which layer is the first to differ?
 
 # %%

@@ -167,14 +167,17 @@ class _Watch:
 
     def ask_where(self) -> None:
         """Let faulthandler print every thread of every process of the family, stuck in C or not."""
-        for member in _family(self.pid):
+        for member in _family(self.pid):  # one after the other, or their lines would mix
             _kill(member.pid, signal.SIGUSR1)
-        latest = deadline = time.monotonic() + 2  # on a busy machine it takes them a while
-        while (left := deadline - time.monotonic()) > 0:
-            select.select(list(self.buffers), [], [], left)
+            self._read_until_quiet()
+
+    def _read_until_quiet(self) -> None:
+        """Read until nothing has come for 0.1 s; on a busy machine the first of it takes a while."""
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
             if self.drain():
-                deadline = min(latest, time.monotonic() + 0.3)
-            time.sleep(0.02)
+                deadline = min(deadline, time.monotonic() + 0.1)
+            time.sleep(0.01)
 
     def drain(self) -> bool:
         """Read what is there, and say whether there was something."""

@@ -385,7 +385,7 @@ def test_a_deadlocked_rank(verdict_on):
     """Nobody uses any CPU time, so the wall clock ends it; both processes say where they are."""
     verdict = verdict_on(DEADLOCK)
     assert verdict.state == TIMEOUT
-    assert "line 7 in rank_one" in verdict.detail
+    assert "line 7 in rank_one" in verdict.detail, verdict.log
     assert "line 15 in answer" in verdict.detail
 
 

@@ -1,4 +1,4 @@
-# right: Update each parameter inside backward, with the norm from an earlier pass: never all gradients at once, 3.3 P. Costs a second forward and backward; sound only without dropout and the like.
+# right: Update each parameter inside backward, with the norm from an earlier pass: never all gradients at once, 3.4 P. Costs a second forward and backward; sound only without dropout and the like.
 """Train the next-item model: from the item that a customer looks at to the one that is bought next."""
 
 import argparse

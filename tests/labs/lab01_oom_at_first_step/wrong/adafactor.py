@@ -1,5 +1,5 @@
 # wrong: test_losses_equal_the_reference test_updates_equal_the_reference
-# Adafactor keeps a row and a column instead of a matrix: 2.2 P. A fine optimizer, with another trajectory; changing it is not repairing the step.
+# Adafactor keeps a row and a column instead of a matrix: 2.1 P. A fine optimizer, with another trajectory; changing it is not repairing the step.
 """Train the next-item model: from the item that a customer looks at to the one that is bought next."""
 
 import argparse

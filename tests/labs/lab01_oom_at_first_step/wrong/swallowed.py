@@ -1,5 +1,5 @@
 # wrong: test_every_update_fits test_little_is_alive_beside_what_must_stay test_losses_equal_the_reference test_updates_equal_the_reference
-# Catch the error and go on with the next batch: the averages move, the weights never do.
+# Catch the error and go on with the next batch: the averages move, the weights only decay.
 """Train the next-item model: from the item that a customer looks at to the one that is bought next."""
 
 import argparse
