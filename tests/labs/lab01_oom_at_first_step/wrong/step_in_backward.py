@@ -1,5 +1,5 @@
 # wrong: test_losses_equal_the_reference test_updates_equal_the_reference
-# The optimizer inside backward, as the tutorial shows it: 3.3 P. When a parameter is updated the norm of all gradients is not known, so clipping is gone.
+# The optimizer inside backward, as the tutorial shows it: 3.4 P. When a parameter is updated the norm of all gradients is not known, so clipping is gone.
 """Train the next-item model: from the item that a customer looks at to the one that is bought next."""
 
 import argparse
