@@ -283,7 +283,16 @@ def ask(given: Given) -> tuple[CheckResult, ...]:
     results = _Results()
     source = _Hand(given)
     path = given.lab.checks_path
-    quiet = ["-c", str(_EMPTY_INI), "--rootdir", str(path.parent), "--import-mode=importlib", "--noconftest", "-q"]
+    quiet = [
+        "-c",
+        str(_EMPTY_INI),
+        "--rootdir",
+        str(path.parent),
+        "--import-mode=importlib",
+        "--noconftest",
+        "-q",
+        "--tb=native",
+    ]
     off = [
         f"-pno:{name}" for name in ("cacheprovider", "junitxml", "doctest", "unraisableexception", "threadexception")
     ]
