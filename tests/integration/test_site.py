@@ -130,7 +130,7 @@ def test_evidence_is_of_a_real_run(site, lab):
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.id)
 def test_walkthrough_ran(site, lab):
     if not (ROOT / "docs" / "walkthroughs" / f"{lab.id}.py").is_file():
-        pytest.skip(f"{lab.id} has no walkthrough")
+        pytest.fail(f"{lab.id} has no walkthrough; write docs/walkthroughs/{lab.id}.py")
     assert f"walkthroughs/{lab.id}/" in page(site, f"labs/{lab.id}")
     text = page(site, f"walkthroughs/{lab.id}")
     assert "jp-OutputArea-output" in text
