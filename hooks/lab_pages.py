@@ -199,7 +199,7 @@ def _runs(labs: list[Lab], folder: Path) -> dict[str, Run]:
     missing = [lab for lab in labs if runs[lab.id] is None]
     if missing:
         with Engine() as engine, ThreadPoolExecutor(os.cpu_count()) as pool:
-            engine.start()
+            engine.start(*missing)
             made = pool.map(lambda lab: lab_runs.make(lab, engine, folder), missing)
             runs |= {run.lab: run for run in made}
     return runs

@@ -16,6 +16,7 @@ from breakfix.probes.memory import Card, Moment
 
 ITEMS = 1024
 BUDGET = 4.6  # all bytes are in units of the reference model's parameters
+DRAWN = 65_537  # random numbers that all weights are made of; a prime, so that no two rows of a weight are equal
 SAMPLES = 512  # elements of each parameter that become evidence
 OWNED = ("parameters", "gradients", "optimizer state", "kept", "buffers")
 
@@ -36,7 +37,7 @@ class Regime:
 
 EVEN, RAGGED = (32, 32, 32, 32, 32, 32), (32, 1, 27, 2, 29, 1)  # no size divides them all: a mean of means shows
 # The largest comes first: what a smaller one leaves behind must not add to the peak that is seen from outside.
-ON_CPU = {"large": Regime(384, 10, (32, 8)), "even": Regime(128, 10, EVEN), "ragged": Regime(128, 10, RAGGED)}
+ON_CPU = {"large": Regime(480, 6, (32, 8)), "even": Regime(160, 6, EVEN), "ragged": Regime(160, 6, RAGGED)}
 # 411 MB of parameters: against that, the workspaces of cuBLAS are small.
 ON_CUDA = {"large": Regime(1024, 12, (32, 8)), "even": Regime(1024, 12, EVEN), "ragged": Regime(1024, 12, RAGGED)}
 
@@ -92,10 +93,17 @@ def _batch(size: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def set_weights(model: nn.Module, seed: int) -> None:
     """Write weights that only the seed decides into the model's own tensors."""
-    g = torch.Generator().manual_seed(seed + 1)
+    drawn, start = torch.randn(DRAWN, generator=torch.Generator().manual_seed(seed + 1)), 0
     for name, p in sorted(model.named_parameters()):
-        drawn = torch.randn(p.shape, generator=g)
-        p.copy_(drawn / p.shape[-1] ** 0.5 if p.ndim == 2 else 0.1 * drawn + name.endswith("norm.weight"))
+        normal = _looped(drawn, start, p.numel()).view(p.shape)
+        p.copy_(normal / p.shape[-1] ** 0.5 if p.ndim == 2 else 0.1 * normal + name.endswith("norm.weight"))
+        start = (start + p.numel()) % DRAWN
+
+
+def _looped(drawn: Tensor, start: int, count: int) -> Tensor:
+    """`count` of the numbers `drawn`, from `start` on and round again: to draw as many takes longer than to train."""
+    turned = drawn.roll(-start)
+    return turned.repeat(-(-count // len(turned)))[:count]
 
 
 @torch.no_grad()

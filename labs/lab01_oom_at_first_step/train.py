@@ -37,7 +37,7 @@ class NextItem(nn.Module):
         return self.head(self.blocks(self.embedding(items)))
 
 
-def build(device: torch.device, width: int = 128, depth: int = 10) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build(device: torch.device, width: int = 160, depth: int = 6) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model on `device`, and its optimizer."""
     model = NextItem(width, depth).to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
@@ -71,8 +71,8 @@ def sessions(batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Te
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--depth", type=int, default=10)
+    parser.add_argument("--width", type=int, default=160)
+    parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()

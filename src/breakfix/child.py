@@ -232,8 +232,9 @@ def _become(data_fd: int, log_fd: int, folder: str, fn: Callable[[], bytes]) -> 
         _take_fds(data_fd, log_fd)
         libc = _libc()
         libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-        # freed tensors leave the resident size at once, so that its peak equals the bytes that were alive
-        libc.mallopt(_M_MMAP_THRESHOLD, 64 << 10), libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+        # freed tensors leave the resident size at once, so that its peak equals the bytes that were alive; small ones
+        # are left to the heap, as every page that comes back costs a page fault
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20), libc.mallopt(_M_TRIM_THRESHOLD, 4 << 20)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         use_for_temporary_files(folder)

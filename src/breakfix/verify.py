@@ -121,7 +121,7 @@ class _Judge:
         if self.cache and not self.fresh and (kept := self.cache.get(job)):
             return kept, []
         with self.starting:
-            self.engine.start()
+            self.engine.start(self.lab)
         verdict = self.engine.judge(self.lab, case.path, seed, self.device)
         problems = list(_evidence_problems(self.lab, case, verdict))
         if self.cache and not problems:

@@ -6,6 +6,7 @@ trusted, a fresh process runs the same judge.
 """
 
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -36,6 +38,8 @@ ENVIRONMENT = {
 }
 
 
+# What a lab that needs a package would otherwise import in every verdict: seconds, where the imports need no op
+WARM = {"onnx": ("onnxruntime", "onnxscript", "torch.onnx._internal.exporter._core")}
 CHECKS_SECONDS = 600  # for all checks of a lab: a judge that has not ended then is ended
 _ASK = {True: b"C", False: b"M"}  # the first byte of a job: checks too, or only the measurement
 
@@ -45,15 +49,14 @@ class EngineFailed(RuntimeError):
 
 
 class Engine:
-    """The client: judges subjects in processes of their own, from any thread. Starts the zygote when first asked.
+    """The client: judges subjects in processes of their own, from any thread. Starts a zygote when first asked.
 
-    A context manager: it ends the zygote, and whatever that is running.
+    A context manager: it ends its zygotes, and whatever they are running.
     """
 
     def __init__(self):
         self._lock = threading.RLock()
-        self._process: subprocess.Popen | None = None
-        self._folder: tempfile.TemporaryDirectory | None = None
+        self.zygotes: dict[tuple[str, ...], Zygote] = {}  # by what they import beyond torch and pytest
 
     def judge(self, lab: Lab, path: Path, seed: int, device: str = "cpu", ask: bool = True) -> Verdict:
         """The verdict on the file at `path`; without `ask` its evidence alone.
@@ -62,44 +65,23 @@ class Engine:
         """
         job = Job.of_file(lab, Path(path), seed, device)
         data = _ASK[ask] + job.to_bytes()
-        return _verdict(self._exchange(data) if child.CAN_FORK else _judge_fresh(data))
+        return _verdict(self._zygote(lab.needs).exchange(data) if child.CAN_FORK else _judge_fresh(data))
 
-    def start(self) -> None:
-        """Start the zygote without waiting until it is warm."""
-        with self._lock:
-            if not child.CAN_FORK or (self._process and self._process.poll() is None):
-                return
-            self.close()
-            self._folder = tempfile.TemporaryDirectory(prefix="breakfix-", dir=_near(), ignore_cleanup_errors=True)
-            with socket.socket(socket.AF_UNIX) as listener, open(self._log(), "w") as log:
-                listener.bind(self._address())
-                listener.listen(128)
-                self._process = self._popen(listener.fileno(), log)
-
-    def _popen(self, listener: int, log: IO[str]) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", "breakfix.zygote", str(listener)],
-            stdin=subprocess.PIPE,  # its end tells the zygote that the client has gone
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            pass_fds=[listener],
-            env=os.environ | ENVIRONMENT | {"TMPDIR": self._folder.name},
-        )
+    def start(self, *labs: Lab) -> None:
+        """Start the zygotes of `labs`, else the one of most labs, without waiting until they are warm."""
+        if child.CAN_FORK:
+            for needs in [lab.needs for lab in labs] or [()]:
+                self._zygote(needs).start()
 
     def cpu_seconds(self) -> float:
-        """CPU time that the zygote itself has used: its imports, then its forks."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time that the zygotes themselves have used: their imports, then their forks."""
+        return sum(zygote.cpu_seconds() for zygote in self.zygotes.values())
 
     def close(self) -> None:
-        """End the zygote and whatever it is running."""
+        """End the zygotes and whatever they are running."""
         with self._lock:
-            if self._process:
-                self._process.stdin.close()
-                self._process.wait()
-            if self._folder:
-                self._folder.cleanup()
-            self._process = self._folder = None
+            for zygote in self.zygotes.values():
+                zygote.close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -107,14 +89,35 @@ class Engine:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _address(self) -> str:
-        return f"{self._folder.name}/socket"
+    def _zygote(self, needs: Collection[str]) -> "Zygote":
+        imports = tuple(module for need in needs for module in WARM.get(need, ()))
+        with self._lock:
+            return self.zygotes.setdefault(imports, Zygote(imports))
 
-    def _log(self) -> str:
-        return f"{self._folder.name}/log"
 
-    def _exchange(self, data: bytes) -> bytes:
-        """The answer of a judge to `data`."""
+class Zygote:
+    """The client of one warm process, which has imported `imports` beside torch and pytest."""
+
+    def __init__(self, imports: tuple[str, ...] = ()):
+        self.imports = imports
+        self.process: subprocess.Popen | None = None
+        self.folder: tempfile.TemporaryDirectory | None = None
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Start it, if it is not there, without waiting until it is warm."""
+        with self._lock:
+            if self.process and self.process.poll() is None:
+                return
+            self.close()
+            self.folder = tempfile.TemporaryDirectory(prefix="breakfix-", dir=_near(), ignore_cleanup_errors=True)
+            with socket.socket(socket.AF_UNIX) as listener, open(self._log(), "w") as log:
+                listener.bind(self._address())
+                listener.listen(128)
+                self.process = self._popen(listener.fileno(), log)
+
+    def exchange(self, data: bytes) -> bytes:
+        """The answer of a judge to `data`. Raises EngineFailed."""
         with self._lock:
             self.start()
             address, log = self._address(), self._log()
@@ -125,6 +128,37 @@ class Engine:
                 return _receive(conn)
         except (OSError, EOFError):
             raise EngineFailed(f"the judging process ended before its verdict\n{_tail(log)}".rstrip()) from None
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the process itself has used."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """End it and whatever it is running."""
+        with self._lock:
+            if self.process:
+                self.process.stdin.close()
+                self.process.wait()
+            if self.folder:
+                self.folder.cleanup()
+            self.process = self.folder = None
+
+    def _popen(self, listener: int, log: IO[str]) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "breakfix.zygote", str(listener), *self.imports],
+            stdin=subprocess.PIPE,  # its end tells the zygote that the client has gone
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            pass_fds=[listener],
+            env=os.environ | ENVIRONMENT | {"TMPDIR": self.folder.name},
+        )
+
+    def _address(self) -> str:
+        return f"{self.folder.name}/socket"
+
+    def _log(self) -> str:
+        return f"{self.folder.name}/log"
 
 
 def _near() -> str | None:
@@ -184,8 +218,8 @@ def _exactly(conn: socket.socket, size: int) -> bytes:
 # ----------------------------------------------------------------------------------------------------------- the zygote
 
 
-def serve(listener: socket.socket) -> None:
-    """Fork one judge per connection until standard input ends."""
+def serve(listener: socket.socket, imports: Collection[str] = ()) -> None:
+    """Import, then fork one judge per connection until standard input ends."""
     import select
 
     import pytest  # noqa: F401
@@ -194,6 +228,9 @@ def serve(listener: socket.socket) -> None:
 
     import breakfix.judge  # noqa: F401
 
+    for module in imports:
+        with suppress(ImportError):  # then the lab says what it lacks
+            importlib.import_module(module)
     gc.collect(), gc.freeze()  # pytest collects garbage at its end: over torch's heap that is most of a verdict
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the client, which then closes standard input
     os.setpgid(0, 0)
@@ -260,11 +297,11 @@ _FRESH = b"\0breakfix verdict\0"
 
 
 def main(arguments: list[str]) -> None:
-    """`once`: a job on standard input, its verdict on standard output. Else: serve on the inherited socket's number."""
+    """`once`: a job on standard input, its verdict on standard output. Else: the inherited socket's number, imports."""
     if arguments == ["once"]:
         sys.stdout.buffer.write(_FRESH + _answer(sys.stdin.buffer.read()))
     else:
-        serve(socket.socket(fileno=int(arguments[0])))
+        serve(socket.socket(fileno=int(arguments[0])), arguments[1:])
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from breakfix.verdict import (
     TIMEOUT,
     TOO_MUCH_DATA,
 )
-from breakfix.zygote import Engine, EngineFailed
+from breakfix.zygote import Engine, EngineFailed, Zygote
 
 pytestmark = pytest.mark.skipif(not child.CAN_FORK, reason="the warm process and what is seen from outside need Linux")
 
@@ -52,12 +52,15 @@ class Traces:
         """All that carry the mark, or whose parent does (nobody may look into the environment of a judge)."""
         marked = {p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._carries(p)}
         family = marked | {p.pid for p in child._processes().values() if p.parent in marked}
-        return family - {engine._process.pid for engine in self.engines if engine._process}
+        return family - {zygote.process.pid for zygote in self._zygotes()}
+
+    def _zygotes(self) -> list[Zygote]:
+        return [zygote for engine in self.engines for zygote in engine.zygotes.values() if zygote.process]
 
     def files(self) -> set[str]:
         """What lies in the folder, in those of the engines, and in shared memory."""
         engines_own = {"socket", "log", f"torchinductor_{getpass.getuser()}"}
-        folders = [Path(engine._folder.name) for engine in self.engines if engine._folder]
+        folders = [Path(zygote.folder.name) for zygote in self._zygotes()]
         found = {
             path for folder in (self.folder, *folders) for path in folder.iterdir() if path.name not in engines_own
         }
@@ -742,9 +745,10 @@ def test_it_kills_its_judge(other_engine, lab, tmp_path):
 
 
 def test_the_warm_process_is_killed(other_engine, lab):
-    other_engine.start()
-    os.kill(other_engine._process.pid, signal.SIGKILL)
-    other_engine._process.wait()
+    other_engine.start(lab)
+    for zygote in other_engine.zygotes.values():
+        os.kill(zygote.process.pid, signal.SIGKILL)
+        zygote.process.wait()
     assert other_engine.judge(lab, lab.solution, SEED).state == PASSED  # by another one
 
 

@@ -39,11 +39,11 @@ class Judging:
     def __init__(self, engine: Engine):
         self.engine, self.names, self.free = engine, [], Lock()
 
-    def start(self):
+    def start(self, *labs):
         """As the engine: two that start it at once would start two processes, and lose one."""
         assert self.free.acquire(blocking=False)
         time.sleep(0.01)
-        self.engine.start()
+        self.engine.start(*labs)
         self.free.release()
 
     def judge(self, lab, path, *rest, **options):

@@ -62,9 +62,9 @@ def demo(
     For each lab the evidence, both verdicts and a small picture; how it was fixed stays yours to find.
     """
     with Session() as session:
-        session.engine.start()  # it gets warm while this process looks for a GPU
-        session.device = device or _best_device()
         labs = [_found(session.catalog, name, asked_for=bool(names)) for name in names or COMMISSIONED]
+        session.engine.start(*(lab for lab in labs if isinstance(lab, Lab)))  # while this process looks for a GPU
+        session.device = device or _best_device()
         if not as_json:
             failures = "1 failure" if len(labs) == 1 else f"{len(labs)} failures"
             console.print(f"{failures} on {session.device}, measured broken and fixed, here and now.\n")

@@ -106,7 +106,7 @@ def check(
         if file and len(labs) > 1:
             raise typer.BadParameter("one file belongs to one lab")
         files = [file or session.file(lab) for lab in labs]  # before anything is judged: is each of them there?
-        session.engine.start()
+        session.engine.start(*labs)
         verdicts = [
             _check_one(session, lab, path, seed, fresh, own=file is None, quiet=as_json)
             for lab, path in zip(labs, files, strict=True)
@@ -164,8 +164,9 @@ def watch(name: LabName = None, device: Device = "cpu", as_json: AsJson = False)
     from breakfix.watch import Watch
 
     with Session(device=device) as session:
-        session.engine.start()
-        Watch(session, as_json).run(session.lab_or_next(name))
+        lab = session.lab_or_next(name)
+        session.engine.start(lab)
+        Watch(session, as_json).run(lab)
 
 
 @app.command(rich_help_panel=FIRST)

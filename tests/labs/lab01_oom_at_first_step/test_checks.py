@@ -15,12 +15,12 @@ from breakfix.probes.parity import relative_error
 # What the process may have beyond what the card counted, in units of the largest model's parameters (48 MiB): kernels'
 # workspaces and the like, and modules that the file imports. Honest fixes have 0.4 to 0.7; a hidden state has 2.5.
 UNSEEN, IMPORTS = 1.0, 1.2
-BOUNDS = {"cpu": (3e-3, 1e-3, 6e-5), "cuda": (1e-2, 5e-3, 1e-3)}  # a parameter, all of them, the losses
+BOUNDS = {"cpu": (1e-3, 1e-4, 6e-5), "cuda": (1e-2, 5e-3, 1e-3)}  # a parameter, all of them, the losses
 
 
 @pytest.fixture(scope="module")
 def reference(lab, inputs, device):
-    """Losses, and the change of the sampled weights, of the same updates by AdamW, one parameter after the other."""
+    """Losses, and the change of the sampled weights, of the same updates by AdamW."""
     return {name: _train(lab.measurement, regime, inputs, name, device) for name, regime in _regimes(lab, device)}
 
 
@@ -29,10 +29,10 @@ def _regimes(lab, device):
 
 
 def _train(measurement, regime, inputs, name, device):
-    model = measurement.NextItem(regime.width, regime.depth).to(device)
+    model = measurement.skeleton(regime).to_empty(device=device)
     measurement.set_weights(model, inputs["seed"])
     before = measurement.sample(model, inputs["places"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, foreach=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     losses = []
     for items, bought in inputs["batches"][name]:
         loss = F.cross_entropy(model(items.to(device)), bought.to(device))
