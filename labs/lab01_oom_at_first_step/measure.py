@@ -221,6 +221,7 @@ def _without_a_budget(card: Card, build, train_step, regime: Regime, items: int,
     return {
         "peak": card.peak.bytes / regime.bytes,
         "peak_at": str(card.peak),
+        "stays": card.timeline[-1][1] / regime.bytes,
         "bytes_per_parameter": 4 * card.peak.bytes / regime.bytes,
         "held": held,
         "beside": sum(size for kind, size in held.items() if kind not in OWNED),
