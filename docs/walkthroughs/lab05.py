@@ -80,18 +80,18 @@ Markdown(head + "|---:|---:|---|---:|---:|---:|\n" + "\n".join(count(*case) for 
 # ## How large, and for how long
 #
 # PyTorch's allocator rounds each pinned tensor up to a power of two and keeps the block for its own size. Sixty-eight
-# scans wait at once: 17 batches of four. Let them all be 48 slices long, then 24, then 12, then 48 again. The model is
+# scans wait at once: 17 batches of four. Let them all be 24 slices long, then 12, then 6, then 24 again. The model is
 # twelve lines; a test compares it with PyTorch's own allocator, compiled over malloc, to the byte.
 #
-# The third line has 13 MiB of data, and 119 are held. The fourth adds nothing: its blocks are there. That is why a
+# The third line has 6 MiB of data, and 59.5 are held. The fourth adds nothing: its blocks are there. That is why a
 # dataset of one size looks innocent.
 
 # %%
 pool = HostPool()
-for slices in 48, 24, 12, 48:
+for slices in 24, 12, 6, 24:
     blocks = [pool.take(slices * 64 * 64 * 4) for _ in range(68)]
-    data = 68 * slices * 64 * 64 * 4
-    print(f"{slices} slices: {data / 2**20:5.2f} MiB of data, {pool.used >> 20:2} in use, {pool.held >> 20:3} held")
+    data, used, held = (n / 2**20 for n in (68 * slices * 64 * 64 * 4, pool.used, pool.held))
+    print(f"{slices:2} slices: {data:5.2f} MiB of data, {used:4.1f} in use, {held:4.1f} held")
     for block in blocks:
         pool.give_back(*block)
 print(f"torch.cuda.memory_allocated() says {torch.cuda.memory_allocated()}: it counts the card's memory")

@@ -14,11 +14,11 @@ THICKNESS = (1, 2, 4)  # mm; scanners differ, so the classifier has to see all o
 
 
 class Scans(Dataset):
-    """CT scans of 33 to 64 mm in Hounsfield units, at the slice thickness that the trainer sets before an epoch."""
+    """CT scans of 17 to 32 mm in Hounsfield units, at the slice thickness that the trainer sets before an epoch."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.lengths = torch.randint(33, 65, (count,), generator=generator).tolist()
+        self.lengths = torch.randint(17, 33, (count,), generator=generator).tolist()
         self.thickness = 1
 
     def __len__(self) -> int:

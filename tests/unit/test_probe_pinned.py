@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from breakfix.probes import _torch
 from breakfix.probes.loader import settle
 from breakfix.probes.pinned import FakePinning, HostPool, TransferLog, watch_pinned
 
@@ -58,6 +59,17 @@ def test_nothing_is_returned_before_the_cache_is_emptied(trace):
         assert pool.held >= before
         before = pool.held
     assert pool.held == pool.held_peak
+
+
+@given(traces)
+def test_starting_over_keeps_what_is_in_use_and_counts_from_there(trace):
+    pool = HostPool()
+    for _ in replayed(trace, pool.take, lambda block: pool.give_back(*block), pool.empty_cache):
+        pass
+    pool.start_over()
+    assert pool.held == pool.held_peak == pool.used
+    assert pool.allocations == 0
+    assert not pool.free
 
 
 def test_a_free_block_serves_its_own_size_only():
@@ -235,7 +247,33 @@ def test_what_is_free_is_returned_by_the_names_that_torch_has_for_it():
         assert pinning.held == 1024, "the card's cache is another"
 
 
-def test_the_memory_is_really_there():
+def test_what_is_kept_from_an_earlier_watch_is_pinned_in_the_next_one_too():
+    with FakePinning() as first:
+        kept = torch.ones(250).pin_memory()
+        torch.ones(2000).pin_memory()
+        assert (first.live, first.held, first.allocations) == (1000, 1024 + 8192, 2)
+    assert not kept.is_pinned()
+    with FakePinning() as second, TransferLog("cpu") as log:
+        assert (second.live, second.live_peak, second.held, second.held_peak) == (1000, 1000, 1024, 1024)
+        assert (second.pins, second.allocations, dict(second.threads)) == (0, 0, {})
+        assert kept.is_pinned()
+        assert kept.pin_memory() is kept
+        torch.empty(250).copy_(kept, non_blocking=True)
+        assert log.asynchronous_bytes == 1000
+        del kept
+        torch.ones(200).pin_memory()
+        assert (second.live, second.held, second.held_peak, second.allocations) == (0, 1024, 1024, 0)
+
+
+def test_what_dies_between_two_watches_is_given_back():
+    with FakePinning():
+        kept = torch.ones(250).pin_memory()
+    del kept
+    with FakePinning() as pinning:
+        assert (pinning.live, pinning.held) == (0, 0)
+
+
+def test_the_memory_is_really_there_until_it_is_given_back():
     resident = Path("/proc/self/statm")
     if not resident.exists():
         pytest.skip("needs /proc")
@@ -247,6 +285,10 @@ def test_the_memory_is_really_there():
         assert pinning.held == 64 * MIB
         assert small.nbytes == 33 * MIB
         assert grown >= 64 * MIB, "locked pages are resident, used or not"
+        with_it = pages()
+        del small
+        _torch.empty_host_cache()
+        assert (with_it - pages()) * 4096 >= 64 * MIB
 
 
 # ---------------------------------------------------------------------------------------------- a real DataLoader

@@ -12,6 +12,7 @@ run: every pinned tensor then lives in a block of a `HostPool`, which follows th
 holds the memory. What the pool holds is a model; which tensors are pinned, when, and how large they are is not.
 """
 
+import mmap
 import os
 import threading
 import weakref
@@ -64,11 +65,22 @@ class HostPool:
         self.held = self.used
         self.free.clear()
 
+    def start_over(self) -> None:
+        """Empty the cache and count from here on: what is in use stays, and is the peak so far."""
+        self.empty_cache()
+        self.held_peak, self.allocations = self.held, 0
+
 
 class HostStats:
-    """What PyTorch's own host allocator says, in bytes. Needs CUDA."""
+    """What PyTorch's own host allocator says, in bytes, from an empty cache on. Needs CUDA."""
 
     source = "measured"
+
+    def __init__(self):
+        torch.cuda.init()
+        _torch.empty_host_cache()
+        torch.cuda.reset_peak_host_memory_stats()
+        self._earlier = self._read("num_host_alloc")
 
     @property
     def held(self) -> int:
@@ -77,13 +89,13 @@ class HostStats:
 
     @property
     def held_peak(self) -> int:
-        """The most that `held` has been since the peak was reset."""
+        """The most that `held` has been since then."""
         return self._read("allocated_bytes.peak")
 
     @property
     def allocations(self) -> int:
-        """How often it had to ask the system for a block."""
-        return self._read("num_host_alloc")
+        """How often it had to ask the system for a block since then."""
+        return self._read("num_host_alloc") - self._earlier
 
     def _read(self, key: str) -> int:
         return torch.cuda.host_memory_stats().get(key, 0)
@@ -96,9 +108,6 @@ def watch_pinned(device: torch.device | str | None = None) -> Iterator["HostStat
     For a CUDA device PyTorch's own counters ("measured"), else a `FakePinning` ("modelled"); default: what is there.
     """
     if torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda":
-        torch.cuda.init()
-        _torch.empty_host_cache()
-        torch.cuda.reset_peak_host_memory_stats()
         yield HostStats()
     else:
         with FakePinning() as pinning:
@@ -145,21 +154,38 @@ class _EveryThread(TorchFunctionMode):
         return thread
 
 
+def _new_block(size: int) -> np.ndarray:
+    """Memory of its own, as a driver maps it: it goes back to the system at once, and a fork does not copy it."""
+    block = np.frombuffer(mmap.mmap(-1, size), dtype=np.uint8)
+    block[:: mmap.PAGESIZE] = 1  # locked pages are resident pages
+    return block
+
+
+# PyTorch has one pool per process, and a pinned tensor may be kept from one watch to the next: so one for all of them.
+_POOL = HostPool(_new_block)
+_ALIVE: dict[int, int] = {}  # the address of each pinned tensor's memory, and its bytes
+_LOCK = threading.RLock()  # a tensor may die in any thread, also in one that is just pinning
+
+
 class FakePinning(_EveryThread):
     """Let pinning run on a machine without an accelerator, into the blocks of a `HostPool`; use as a context manager.
 
     `DataLoader(pin_memory=True)` starts its real pin thread, `Tensor.pin_memory()` and `pin_memory=True` give tensors
-    that say `is_pinned()`. A forked worker can't pin, as it can't with CUDA. Sizes in bytes.
+    that say `is_pinned()`. A forked worker can't pin, as it can't with CUDA. Tensors that were pinned in an earlier
+    watch and are kept are pinned in this one too; free blocks are given back when it begins. Sizes in bytes.
     """
 
     source = "modelled"
 
     def __init__(self):
-        self.pool = HostPool(lambda size: np.ones(size, dtype=np.uint8))  # ones: locked pages are resident pages
-        self.live = self.live_peak = self.pins = 0  # bytes of pinned tensors that are alive; tensors pinned so far
+        self.pool = _POOL
+        self.pins = self.live_peak = 0  # tensors pinned so far; the most that `live` has been
         self.threads: Counter[str] = Counter()  # tensors pinned, by the name of the thread that did it
-        self.addresses: set[int] = set()
-        self.lock = threading.RLock()  # a tensor may die in any thread, also in one that is just pinning
+
+    @property
+    def live(self) -> int:
+        """Bytes of the pinned tensors that are alive."""
+        return sum(_ALIVE.values())
 
     @property
     def held(self) -> int:
@@ -181,7 +207,10 @@ class FakePinning(_EveryThread):
         for name, pretended in self._pretended().items():
             if hasattr(torch.accelerator, name):
                 self.stack.enter_context(_replaced(torch.accelerator, name, pretended))
-        self.stack.enter_context(_torch.host_cache_emptied_by(self.pool.empty_cache))
+        self.stack.enter_context(_torch.host_cache_emptied_by(_empty_cache))
+        with _LOCK:
+            self.pool.start_over()
+            self.live_peak = self.live
         return self
 
     def call(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -195,7 +224,7 @@ class FakePinning(_EveryThread):
 
     def is_pinned(self, tensor: Tensor) -> bool:
         """Whether the memory of `tensor` is a block of the pool."""
-        return tensor.untyped_storage().data_ptr() in self.addresses
+        return tensor.untyped_storage().data_ptr() in _ALIVE
 
     def pin(self, tensor: Tensor) -> Tensor:
         """A copy of `tensor` in a block of the pool; `tensor` itself where it is pinned already, or empty."""
@@ -207,22 +236,15 @@ class FakePinning(_EveryThread):
 
     def _take(self, nbytes: int) -> np.ndarray:
         """`nbytes` of a block: an array that gives the block back when the last tensor over it has died."""
-        with self.lock:
+        with _LOCK:
             size, block = self.pool.take(nbytes)
             memory = np.frombuffer(block, dtype=np.uint8, count=nbytes)
-            self.addresses.add(memory.ctypes.data)
-            self.live += nbytes
+            _ALIVE[memory.ctypes.data] = nbytes
             self.live_peak = max(self.live_peak, self.live)
             self.pins += 1
             self.threads[threading.current_thread().name] += 1
-        weakref.finalize(memory, self._give_back, size, block, nbytes).atexit = False
+        weakref.finalize(memory, _give_back, size, block).atexit = False
         return memory
-
-    def _give_back(self, size: int, block: np.ndarray, nbytes: int) -> None:
-        with self.lock:
-            self.addresses.discard(block.ctypes.data)
-            self.live -= nbytes
-            self.pool.give_back(size, block)
 
     def _pretended(self) -> dict[str, Callable]:
         """What `torch.accelerator` is to say; not that of 2.11 has all of it."""
@@ -231,8 +253,19 @@ class FakePinning(_EveryThread):
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: 0,
             "set_device_index": lambda device: None,
-            "empty_host_cache": self.pool.empty_cache,
+            "empty_host_cache": _empty_cache,
         }
+
+
+def _give_back(size: int, block: np.ndarray) -> None:
+    with _LOCK:
+        del _ALIVE[block.ctypes.data]
+        _POOL.give_back(size, block)
+
+
+def _empty_cache() -> None:
+    with _LOCK:
+        _POOL.empty_cache()
 
 
 def _span(tensor: Tensor) -> int:
@@ -295,7 +328,7 @@ class TransferLog(_EveryThread):
         if func is Tensor.copy_:
             return self._filled(func, args, kwargs)
         result = func(*args, **kwargs)
-        if self.stands_in and any(map(self._on_card, _tensors((args, kwargs)))):
+        if self.stands_in and any(map(self._on_card, _tensors([*args, *kwargs.values()]))):
             _put_on_card(result)
         return result
 

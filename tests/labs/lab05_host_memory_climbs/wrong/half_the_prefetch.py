@@ -1,5 +1,5 @@
 # wrong: test_pinned_memory_stays_within_its_budget
-# half of it: still 63 MiB, as every size of block is kept for every thickness
+# half of it: still 31.5 MiB, as every size of block is kept for every thickness
 
 from torch.utils.data import DataLoader
 
