@@ -1,8 +1,8 @@
 # %% [markdown]
 # # lab23, walked through: the export passes every check, and production answers differ
 #
-# A model goes from PyTorch to ONNX. Export, checker and parity test are green. Long titles get wrong categories, and
-# photos with odd sides get other thumbnails than the ones that were approved.
+# A model goes from PyTorch to ONNX. Export, checker and parity test are green. Long titles get wrong categories,
+# photos with odd sides get other thumbnails than the ones that were approved, and broken titles get an answer.
 #
 # This notebook judges the broken file and the fixed one, looks for the proof that was there before any request, and
 # shows where the two runtimes part. **It gives the cause away.** Every number was computed when this page was built.
@@ -12,13 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
+import onnxruntime
 import torch
 from IPython.display import HTML, Markdown
 
 from breakfix import subject
 from breakfix.catalog import Catalog
 from breakfix.evidence import decode
-from breakfix.probes.parity import first_divergence
+from breakfix.probes.parity import first_divergence, onnx_callable
 from breakfix.render import figures, tables
 from breakfix.zygote import Engine
 
@@ -45,11 +46,12 @@ Markdown(tables.markdown(tables.deciding(tables.rows(broken, fixed))))
 # ## The proof before the first request
 #
 # Export the broken file once more, and keep what `torch.onnx.export` returns. The exported program knows one of the
-# three faults: it has an upper end for the length of a title. It even refuses to run on a longer one. The ONNX file
+# four faults: it has an upper end for the length of a title. It even refuses to run on a longer one. The ONNX file
 # knows nothing of this.
 #
-# The other two are in no range. The file's resize is given sizes and no factor. A constant came out of NumPy.
-# For these, ask the file itself: which layer is the first to differ?
+# The others are in no range. The file's resize is given sizes and no factor. A constant came out of NumPy. For these,
+# ask the file itself: which layer is the first to differ? And an index below zero means something else in ONNX: send
+# one to both sides.
 
 # %%
 starter = subject.load(lab.starter.read_bytes(), str(lab.starter))
@@ -57,6 +59,15 @@ torch.manual_seed(0)
 model = starter.build_model().eval()
 exported, told = torch.onnx.export, []
 torch.onnx.export = lambda *arguments, **options: told.append(exported(*arguments, **options))  # the file drops it
+
+
+def heard(side, title):
+    try:
+        side(*title)
+    except Exception as refused:
+        return f"raises {type(refused).__name__}"
+    return "answers"
+
 
 with TemporaryDirectory() as folder:
     starter.export(model, Path(folder))
@@ -75,6 +86,13 @@ with TemporaryDirectory() as folder:
     print("the file's resize is given", dict(zip(("roi", "scales", "sizes"), map(bool, resize.input[1:]), strict=True)))
     print("nine tokens, first layer that differs:", first_divergence(model, path, nine_tokens).at)
     print("odd photo, first layer that differs:  ", first_divergence(model, path, odd_photo).at)
+
+    onnxruntime.set_default_logger_severity(4)  # what fails is raised as well
+    serve = onnx_callable(path)
+    for token in (0, 199, -1, 200):
+        title = torch.full((1, 6), token), torch.rand(1, 3, 16, 16)
+        sides = [("PyTorch", model), ("production", serve)]
+        print(f"token {token}:", ", ".join(f"{name} {heard(side, title)}" for name, side in sides))
 
 # %% [markdown]
 # The branch would be the next to differ, once the constant is cured. Fix one, and ask again.

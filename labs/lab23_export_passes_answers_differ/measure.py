@@ -66,15 +66,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Given:
-    """What the seed decides: the weights, the requests by name, and one request that no model can answer."""
+    """What the seed decides: the weights, the requests by name, and those that have to be refused."""
 
     weights: dict[str, np.ndarray]
     requests: dict[str, Request]
-    bad: Request
+    bad: dict[str, Request]  # each has one token that is not in the vocabulary
 
 
 def inputs(seed: int) -> Given:
-    """A grid of lengths and photo sizes, and six further requests whose sizes are drawn too."""
+    """A grid of lengths and photo sizes, six further requests whose sizes are drawn too, and four bad ones."""
     rng = np.random.default_rng(seed)
     weights = {name: rng.normal(0, 0.7, shape).astype(np.float32) for name, shape in SHAPES.items()}
     grid = [(batch, length, photo) for length in LENGTHS for batch, photo in zip(BATCHES, PHOTOS, strict=True)]
@@ -82,9 +82,7 @@ def inputs(seed: int) -> Given:
     odd, free = 2 * rng.integers(2, LARGEST // 2, 2) + 1, rng.integers(4, LARGEST + 1, 2)
     drawn += [(2, 6, tuple(odd)), (3, 5, tuple(free))]
     requests = [_draw(rng, int(b), int(t), int(h), int(w)) for b, t, (h, w) in grid + drawn]
-    bad = _draw(rng, 2, 6, *PHOTOS[0])
-    bad.tokens[1, 3] = VOCABULARY + 7
-    return Given(weights, {_name(request): request for request in requests}, bad)
+    return Given(weights, {_name(request): request for request in requests}, _bad(rng))
 
 
 _DRAWN_LENGTHS = ((10, 19), (21, LONGEST), (1, LONGEST), (1, LONGEST))
@@ -107,6 +105,15 @@ def measure(subject, seed: int, device: torch.device) -> dict:
 def _draw(rng: np.random.Generator, batch: int, length: int, height: int, width: int) -> Request:
     tokens = rng.integers(VOCABULARY, size=(batch, length))
     return Request(tokens, rng.random((batch, 3, height, width), dtype=np.float32))
+
+
+def _bad(rng: np.random.Generator) -> dict[str, Request]:
+    """Below the vocabulary and above it: the nearest id, and one farther off."""
+    ids = (-1, -int(rng.integers(2, VOCABULARY + 1)), VOCABULARY, VOCABULARY + int(rng.integers(1, 100)))
+    requests = {f"token {token}": _draw(rng, 2, 6, *PHOTOS[0]) for token in ids}
+    for token, request in zip(ids, requests.values(), strict=True):
+        request.tokens[rng.integers(2), rng.integers(6)] = token
+    return requests
 
 
 def _name(request: Request) -> str:
@@ -196,7 +203,7 @@ def _first(model: nn.Module, path: Path, requests: dict[str, Request]) -> dict:
 
 def _serve(subject, artifact: Path, given: Given, device: torch.device, folder: Path) -> tuple[dict, dict]:
     """The answers of a fresh process without torch, by request and output, and its report."""
-    requests = {**given.requests, "bad": given.bad}
+    requests = {**given.requests, **given.bad}
     arrays = {
         f"{name}/{part}": getattr(request, part) for name, request in requests.items() for part in ("tokens", "photo")
     }
@@ -257,13 +264,12 @@ def _summary(given: Given, eager: dict, served: dict, told: dict, report: dict) 
     wrong = ~(grid <= WRONG)
     titles = [length for length, row in zip(LENGTHS, wrong, strict=True) if row[0]]
     photos = [photo for photo, column in zip(PHOTOS, wrong[LENGTHS.index(6)], strict=True) if column]
-    longest = cells[LENGTHS.index(20)][0]
     return {
         "difference": grid,
         "digits": -np.log10(np.clip(grid, 1e-7, 1.0)),  # float32 has seven
         "wrong.shortest_title": titles[0] if titles else "none",
         "wrong.photos": _PATTERNS.get(tuple(photos), "others"),
-        "wrong.long_title": _how(longest in report["errors"], bool(wrong[LENGTHS.index(20), 0])),
+        "wrong.negative_token": "raises too" if "token -1" in report["errors"] else "answers",
         "wrong.known_to": _known_to(told, report),
     }
 
@@ -273,10 +279,6 @@ _PATTERNS = {(): "none", PHOTOS: "all", PHOTOS[2:]: "those with an odd side", (P
 
 def _name_of(given: Given, length: int, photo: tuple[int, int]) -> str:
     return next(n for n, r in given.requests.items() if r.length == length and r.photo.shape[2:] == photo)
-
-
-def _how(raised: bool, wrong: bool) -> str:
-    return "raises" if raised else "answers, wrongly" if wrong else "answers, rightly"
 
 
 def _known_to(told: dict, report: dict) -> str:

@@ -58,6 +58,7 @@ class ListingModel(nn.Module):
         self.thumbnail = Thumbnail()
 
     def forward(self, tokens: Tensor, photo: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = torch.where(tokens < 0, VOCABULARY, tokens)  # ONNX counts negative ids from the end: refuse them too
         hidden = torch.tanh(self.encode(self.positions(self.embed(tokens))))
         return self.classify(self.pool(hidden)), self.salience(hidden).squeeze(-1), self.thumbnail(photo)
 
@@ -95,6 +96,7 @@ def check(model: nn.Module, path: Path) -> None:
     """What must hold before an artifact is shipped: it is valid ONNX, and it answers as the model, size by size."""
     onnx.checker.check_model(path / "model.onnx", full_check=True)
     print("onnx.checker: passed")
+    onnxruntime.set_default_logger_severity(4)  # what fails is raised as well
     session = onnxruntime.InferenceSession(path / "model.onnx")
     for size in SIZES:
         tokens, photo = sample(*size)
@@ -104,6 +106,20 @@ def check(model: nn.Module, path: Path) -> None:
         for got, want in zip(served, wanted, strict=True):
             torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-5)
         print(f"{size}: as in PyTorch")
+    for token in (-1, VOCABULARY):
+        assert refuses(session, token), f"production answers token {token}"
+        print(f"token {token}: refused")
+
+
+def refuses(session: onnxruntime.InferenceSession, token: int) -> bool:
+    """Whether a title with this token raises."""
+    tokens, photo = sample(*SIZES[0])
+    tokens[0, 0] = token
+    try:
+        session.run(OUTPUTS, {"tokens": tokens.numpy(), "photo": photo.numpy()})
+    except Exception:  # of a type that onnxruntime does not publish
+        return True
+    return False
 
 
 def main() -> None:

@@ -38,8 +38,20 @@ ENVIRONMENT = {
 }
 
 
-# What a lab that needs a package would otherwise import in every verdict: seconds, where the imports need no op
-WARM = {"onnx": ("onnxruntime", "onnxscript", "torch.onnx._internal.exporter._core")}
+# What a lab that needs a package would otherwise import in every verdict: 0.65 CPU s for an export. Not onnxruntime: it
+# starts a thread, which a fork would lose.
+WARM = {
+    "onnx": (
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "onnxscript.function_libs.torch_lib.ops",
+        "torch._functorch.aot_autograd",
+        "torch._functorch.partitioners",
+        "torch.onnx._internal.exporter._core",
+        "sympy.tensor.tensor",
+    )
+}
 CHECKS_SECONDS = 600  # for all checks of a lab: a judge that has not ended then is ended
 _ASK = {True: b"C", False: b"M"}  # the first byte of a job: checks too, or only the measurement
 

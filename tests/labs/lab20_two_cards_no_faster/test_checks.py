@@ -1,4 +1,4 @@
-# starter: test_gradient_travels_once test_few_collectives test_nothing_is_looked_for
+# starter: test_gradient_travels_once test_few_collectives test_every_message_is_needed
 """The ranks send each gradient once per optimizer step, in few messages, and train as one process would."""
 
 import math
@@ -47,7 +47,7 @@ def demand_that_all_was_seen(evidence, outside, device):
         not_measurable(f"the ranks counted {sent / 1e6:.1f} MB, {wire / 1e6:.1f} MB went over their loopback")
 
 
-@check(points=3)
+@check(points=2)
 def test_gradient_travels_once(evidence, outside, lab, device):
     """Per optimizer step each rank sends what one all-reduce of the gradient takes, in 32 or in 16 bits."""
     demand_that_all_was_seen(evidence, outside, device)
@@ -68,12 +68,12 @@ def test_few_collectives(evidence, lab):
 
 
 @check(points=1)
-def test_nothing_is_looked_for(evidence, lab):
-    """No message tells which parameters were used: all of them are, always, and finding that out is not free."""
+def test_every_message_is_needed(evidence, lab):
+    """Settled ranks have nothing to tell each other but gradients and a count: no message is about anything else."""
     for name, label in LABELS.items():
-        smallest = 4 * lab.measurement.TENSORS  # one int32 for each parameter
+        smallest = 4 * lab.measurement.TENSORS  # one int32 for each parameter: whether it was used
         found = [sum(c.dtype == "int32" and c.bytes >= smallest for c in step) for step in every_step(evidence, name)]
-        at_most(f"messages per step about used parameters, {label}", max(found), 0)
+        at_most(f"other messages per step, {label}", max(found), 0)
 
 
 @check(points=1)
@@ -109,6 +109,15 @@ def halved(evidence, name):
     """Whether most bytes travelled in 16 bits."""
     sizes = [(c.dtype in SIXTEEN_BITS, c.bytes) for step in every_step(evidence, name) for c in step]
     return sum(size for short, size in sizes if short) > sum(size for short, size in sizes if not short)
+
+
+@check(points=1)
+def test_one_micro_batch_at_a_time(evidence, inputs):
+    """No more samples wait for their backward than one micro-batch has: the activations of two do not fit."""
+    for name, label in LABELS.items():
+        largest = [[max(len(y) for _, y in step) for step in rank] for rank in inputs.batches[name]]
+        share = np.array(evidence[f"{name}.held"]) / np.array(largest)
+        at_most(f"micro-batches in memory at once, {label}", float(share.max()), 1.0)
 
 
 @check(points=1)

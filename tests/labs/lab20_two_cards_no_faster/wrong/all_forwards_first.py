@@ -1,4 +1,4 @@
-# wrong: test_ranks_stay_equal test_trains_like_one_process
+# wrong: test_ranks_stay_equal test_trains_like_one_process test_one_micro_batch_at_a_time
 # All forwards, then all backwards: the traffic looks perfect, and most gradients are never averaged.
 """Train the event tagger on several cards, with gradient accumulation.
 

@@ -1,4 +1,4 @@
-# wrong: test_nothing_is_looked_for
+# wrong: test_every_message_is_needed
 # All else right, find_unused_parameters kept "to be safe": a graph walk and one more message per step.
 """Train the event tagger on several cards, with gradient accumulation.
 

@@ -98,7 +98,10 @@ def serve(path: Path) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]
     outputs = [value.name for value in short.get_outputs()]
 
     def answer(request):
-        session = short if request["tokens"].shape[1] <= 8 else long
+        tokens = request["tokens"]
+        if not 0 <= tokens.min() <= tokens.max() < 200:
+            raise ValueError("a token that is not in the vocabulary")
+        session = short if tokens.shape[1] <= 8 else long
         return dict(zip(outputs, session.run(outputs, request), strict=True))
 
     return answer

@@ -61,6 +61,7 @@ class ListingModel(nn.Module):
         self.thumbnail = Thumbnail()
 
     def forward(self, tokens: Tensor, photo: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = torch.where(tokens < 0, VOCABULARY, tokens)  # ONNX counts negative ids from the end: refuse them too
         hidden = torch.tanh(self.encode(self.positions(self.embed(tokens))))
         return self.classify(self.pool(hidden)), self.salience(hidden).squeeze(-1), self.thumbnail(photo)
 

@@ -1,4 +1,4 @@
-# wrong: test_categories test_salience test_thumbnails test_served_equals_eager test_requests_are_answered test_the_file
+# wrong: test_categories test_salience test_thumbnails test_served_equals_eager test_requests_are_answered test_unknown_tokens_are_refused test_the_file
 # one file for each length that was ever complained about: the next length raises
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 

@@ -1,4 +1,4 @@
-# wrong: test_categories test_salience test_served_equals_eager
+# wrong: test_categories test_salience test_served_equals_eager test_unknown_tokens_are_refused
 # an example of twelve tokens freezes the other arm and another constant: now the short titles are wrong
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 

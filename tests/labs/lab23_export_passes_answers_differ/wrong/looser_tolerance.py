@@ -1,4 +1,4 @@
-# wrong: test_categories test_salience test_served_equals_eager
+# wrong: test_categories test_salience test_served_equals_eager test_unknown_tokens_are_refused
 # the parity test failed on a long title, so its tolerance was raised until it passed: the file is the same
 """Ship the listing model, which reads the title and the photo of what people sell, from PyTorch to ONNX Runtime."""
 

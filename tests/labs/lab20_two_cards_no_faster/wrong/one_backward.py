@@ -1,5 +1,5 @@
-# wrong: test_gradient_travels_once test_few_collectives
-# The wrapper's defaults: fewer messages, and each micro-batch still sends the whole gradient.
+# wrong: test_one_micro_batch_at_a_time
+# One forward and backward over all micro-batches: the right gradient, with the activations that did not fit.
 """Train the event tagger on several cards, with gradient accumulation.
 
 $ python train.py                                  two ranks on this machine, beside a single one
@@ -54,10 +54,10 @@ def train_step(
 
     optimizer.zero_grad()
     total = 0.0
-    for inputs, targets in micro_batches:
-        loss = F.cross_entropy(module(inputs), targets, reduction="sum")
-        (loss * scale).backward()
-        total += loss.item()
+    inputs, targets = (torch.cat(parts) for parts in zip(*micro_batches, strict=True))
+    loss = F.cross_entropy(module(inputs), targets, reduction="sum")
+    (loss * scale).backward()
+    total = loss.item()
     optimizer.step()
     return total / own
 
