@@ -30,7 +30,14 @@ from breakfix.verify import cases_of, outcome
 from breakfix.zygote import ENVIRONMENT, Engine
 
 HERE = Path(__file__).parent
-PARTS = ("warm", "overhead", "measure", "demo", "repeats", "variants")
+PARTS = {  # and what each is told
+    "warm": (),
+    "overhead": (),
+    "measure": ("labs",),
+    "demo": (),
+    "repeats": ("labs", "times"),
+    "variants": ("labs",),
+}
 console = Console()
 
 
@@ -66,10 +73,10 @@ def overhead(engine: Engine) -> dict:
     }
 
 
-def measure(engine: Engine) -> dict:
+def measure(engine: Engine, labs: list[Lab]) -> dict:
     """CPU seconds of each lab's measure(), the worst of starter and solution on three seeds, beside its budget."""
     result = {}
-    for lab in Catalog.read():
+    for lab in labs:
         seconds = [
             engine.judge(lab, path, seed, ask=False).outside.get("cpu_seconds", float("nan"))
             for path in (lab.starter, lab.solution)
@@ -86,11 +93,11 @@ def demo(engine: Engine) -> dict:
     return {f"demo of {len(COMMISSIONED)} labs, s (at most 60)": seconds}
 
 
-def repeats(engine: Engine, times: int) -> dict:
+def repeats(engine: Engine, labs: list[Lab], times: int) -> dict:
     """Verdicts of each starter and solution on fresh seeds, every core kept busy: do the outcomes ever differ?"""
     result = {}
     with _all_cores_busy():
-        for lab in Catalog.read():
+        for lab in labs:
             for role, path in (("starter", lab.starter), ("solution", lab.solution)):
                 seeds = [fresh_seed() for _ in range(times)]
                 outcomes = Counter(_outcomes(engine, lab, path, seeds, f"{lab.id} {role}"))
@@ -99,14 +106,16 @@ def repeats(engine: Engine, times: int) -> dict:
     return result
 
 
-def variants(engine: Engine) -> dict:
+def variants(engine: Engine, labs: list[Lab]) -> dict:
     """Wall time of judging every starter, solution and variant on three seeds, nothing from the cache."""
-    jobs = [(lab, case.path, seed) for lab in Catalog.read() for case in cases_of(lab) for seed in (1, 2, 3)]
-    started = time.monotonic()
+    return {f"{lab.id}: every file on three seeds, s": _timed(lambda lab=lab: _judge_all(engine, lab)) for lab in labs}
+
+
+def _judge_all(engine: Engine, lab: Lab) -> None:
+    jobs = [(lab, case.path, seed) for case in cases_of(lab) for seed in (1, 2, 3)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = pool.map(lambda j: engine.judge(*j), jobs)
-        list(track(done, "variants", total=len(jobs), console=console, transient=True))
-    return {f"{len(jobs)} verdicts on three seeds, s (at most 240)": time.monotonic() - started}
+        list(track(done, f"variants of {lab.id}", total=len(jobs), console=console, transient=True))
 
 
 def _outcomes(engine: Engine, lab: Lab, path: Path, seeds: list[int], what: str) -> Iterator[frozenset[str]]:
@@ -141,6 +150,7 @@ def _timed(action) -> float:
 
 def main(
     parts: Annotated[list[str] | None, typer.Argument(help=f"Some of {', '.join(PARTS)} (default: all).")] = None,
+    lab: Annotated[list[str] | None, typer.Option(help="For measure, repeats, variants (default: all).")] = None,
     times: Annotated[int, typer.Option(help="Verdicts per file in `repeats`.")] = 100,
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
 ) -> None:
@@ -148,11 +158,11 @@ def main(
     if unknown := set(parts or ()) - set(PARTS):
         raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(PARTS)}")
     os.environ |= ENVIRONMENT
-    figures: dict[str, float] = {}
+    catalog, figures = Catalog.read(), {}
+    given = {"labs": [catalog[name] for name in lab] if lab else list(catalog), "times": times}
     with Engine() as engine:
         for part in parts or PARTS:
-            extra = (times,) if part == "repeats" else ()
-            figures |= globals()[part](engine, *extra)
+            figures |= globals()[part](engine, **{k: v for k, v in given.items() if k in PARTS[part]})
     table = Table("what", "value", box=None)
     for name, value in figures.items():
         table.add_row(name, f"{value:.3g}")
