@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 
@@ -97,3 +98,26 @@ def sleep_on_stream(cycles: int) -> None:
         torch.cuda._sleep(cycles)
     except AttributeError as error:
         raise _moved("torch.cuda._sleep", error) from error
+
+
+def saved_by(node) -> Iterator:
+    """What an autograd node has saved for backward: tensors, or what a hook packed them into. No hook is run.
+
+    Nothing where backward has let go of it. A Python function's node may also hold tensors as attributes.
+    """
+    for name in _names_of_saved(type(node)):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:  # of a Python function, let go of
+            continue
+        for saved in raw if isinstance(raw, tuple | list) else (raw,):
+            if not hasattr(saved, "data"):
+                raise _moved("torch._C._autograd.SavedTensor.data", AttributeError("data"))
+            if saved.data is not None:
+                yield saved.data
+    yield from getattr(node, "__dict__", {}).values()
+
+
+@cache
+def _names_of_saved(kind: type) -> list[str]:
+    return [name for name in dir(kind) if name.startswith("_raw_saved_")]
