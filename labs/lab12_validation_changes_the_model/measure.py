@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import Dataset, TensorDataset
 
 from breakfix.contract import describe, expect, function
@@ -272,7 +273,8 @@ def _trained(bench: Bench, name: str, validations: int, key: str) -> dict:
     """Some epochs of training, each followed by so many validations."""
     model, optimizer = bench.model()
     before = copy.deepcopy(model.get_submodule("backbone")).eval()
-    found, losses = {"raised": ""}, []
+    found, losses, updates = {"raised": ""}, [], []
+    counting = register_optimizer_step_post_hook(lambda *_: updates.append(1))
     try:
         for epoch in range(EPOCHS):
             torch.manual_seed(bench.seed + epoch)  # so that what a validation draws is not what tells runs apart
@@ -281,6 +283,9 @@ def _trained(bench: Bench, name: str, validations: int, key: str) -> dict:
                 bench.evaluate(model, bench.given.validation, BATCH)
     except ValueError as error:
         found["raised"] = type(error).__name__
+    finally:
+        counting.remove()
+    found["updates"] = len(updates)
     found |= {"losses": torch.tensor(losses, dtype=torch.float64), "state": vector(model.state_dict())}
     found["features_moved"] = _moved(before, model.get_submodule("backbone"), bench)
     return {f"{key}.{name}": value for name, value in found.items()}

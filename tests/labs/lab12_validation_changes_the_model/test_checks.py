@@ -138,6 +138,8 @@ def test_training_still_trains(evidence, inputs, lab):
             key = f"{name}, {how}"
             equal(f"raised, {key}", evidence[f"{key}.raised"], "")
             equal(f"epochs, {key}", int(np.isfinite(evidence[f"{key}.losses"]).sum()), lab.measurement.EPOCHS)
+            updates = len(inputs.training[name]) // lab.measurement.BATCH * lab.measurement.EPOCHS
+            equal(f"updates, {key}", evidence[f"{key}.updates"], updates)
             loss = lowest_loss(lab, inputs, name, evidence[f"{key}.state"])
             at_most(f"loss after training against before, {key}", loss / start, 0.5)
             moved = part(inputs, evidence[f"{key}.state"] - values(lab, inputs.published), ("neck", "head"))
