@@ -5,9 +5,10 @@ import json
 import linecache
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import decode_source
+from importlib.util import decode_source, find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,12 +84,22 @@ def load(source: bytes, path: str) -> ModuleType:
     """The module that `source` makes, importable under the name of its file, its lines known to tracebacks."""
     text = _text(source, path)
     name = Path(path).stem
-    module = ModuleType(f"subject_{name}" if name in sys.modules else name)  # the file may be called random.py
+    module = ModuleType(f"subject_{name}" if _is_taken(name, path) else name)
     module.__file__ = path
     sys.modules[module.__name__] = module  # loader workers and pickle look it up by name
     linecache.cache[path] = (len(text), None, io.StringIO(text).readlines(), path)
     exec(compile(text, path, "exec"), module.__dict__)
     return module
+
+
+def _is_taken(name: str, path: str) -> bool:
+    """Whether somebody else's module goes by that name: the file may be called random.py, or torchmetrics.py."""
+    if name in sys.modules:
+        return True
+    with suppress(ImportError, ValueError):  # what could not be imported by this name cannot be hidden by it
+        spec = find_spec(name)
+        return spec is not None and spec.origin != path
+    return False
 
 
 def _text(source: bytes, path: str) -> str:

@@ -295,10 +295,13 @@ def test_the_shown_line_is_the_right_one(verdict_on):
 
 
 @pytest.mark.parametrize(
-    "name", ["random.py", "torch.py", "measure.py", "my train-v1.2 (copy).py", "训练/ünï ‘q’.py", "noext"]
+    "name",
+    ["random.py", "torch.py", "colorsys.py", "measure.py", "my train-v1.2 (copy).py", "训练/ünï ‘q’.py", "noext"],
 )
 def test_any_file_name(verdict_on, name):
-    assert verdict_on("import random, torch\nassert torch.rand, random.random" + RIGHT, name).state == PASSED
+    """Also that of a module which it imports itself, whether that has been imported already or not."""
+    source = "import colorsys, random, torch\nassert colorsys.rgb_to_hsv, torch.rand, random.random"
+    assert verdict_on(source + RIGHT, name).state == PASSED
 
 
 # ---------------------------------------------------------------------------------------------------------- where it is

@@ -13,7 +13,7 @@ KIB = 1024
 # What the process may have grown by beyond what the card counted, in MiB: kernels' workspaces and the like. Honest fixes
 # have 2 to 13; the graphs of one evaluation in the broken file are 54 and more. A library that the file imports is
 # allowed for: what was resident when the measurement began, less what an idle run has at most, which grows by 40 itself.
-UNSEEN_MIB, IDLE_GROWS_MIB, IMPORTS_MIB = 30, 30, 80
+UNSEEN_MIB, IDLE_GROWS_MIB, IMPORTS_MIB = 30, 40, 80
 TIMES = 1.25
 METRICS = {"cpu": 1e-5, "cuda": 2e-3}
 UPDATES = {"cpu": 1e-4, "cuda": 2e-3}
