@@ -300,7 +300,7 @@ def test_the_shown_line_is_the_right_one(verdict_on):
 )
 def test_any_file_name(verdict_on, name):
     """Also that of a module which it imports itself, whether that has been imported already or not."""
-    source = "import colorsys, random, torch\nassert colorsys.rgb_to_hsv, torch.rand, random.random"
+    source = "import colorsys, random, torch\nused = colorsys.rgb_to_hsv, torch.rand, random.random"
     assert verdict_on(source + RIGHT, name).state == PASSED
 
 
