@@ -1,0 +1,109 @@
+# right: Pages of 512 tokens, made when needed, never moved, and attended to one after the other. Needs no length in advance. Costs a kernel per page, or a kernel that knows pages, and half a page in vain.
+"""Answer questions about long files: read a file passage by passage, then write the answer word by word."""
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+VOCABULARY, WIDTH, HEADS, LAYERS = 512, 64, 4, 2
+PAGE = 512  # tokens
+START = 0  # the token that an answer begins with
+
+
+class Layer(nn.Module):
+    """Keys and values of every token; a word of the answer attends to all tokens so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.query, self.key_value, self.out = (nn.Linear(WIDTH, n * WIDTH) for n in (1, 2, 1))
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+
+    def remember(self, y: Tensor, pages: list[Tensor], start: int) -> None:
+        """Write the keys and values of y [B, T, WIDTH] into pages [2, B, HEADS, PAGE, WIDTH / HEADS], new ones as needed."""
+        new = self.key_value(y).unflatten(-1, (2, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        while new.shape[3]:
+            if start == PAGE * len(pages):
+                pages.append(torch.empty(2, len(y), HEADS, PAGE, WIDTH // HEADS, dtype=y.dtype, device=y.device))
+            room = min(PAGE - start % PAGE, new.shape[3])
+            pages[start // PAGE][:, :, :, start % PAGE : start % PAGE + room] = new[:, :, :, :room]
+            new, start = new[:, :, :, room:], start + room
+
+    def attend(self, y: Tensor, pages: list[Tensor], tokens: int) -> Tensor:
+        """What the words y [B, 1, WIDTH] find in the first `tokens` of the pages, page by page."""
+        q = self.query(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) / (WIDTH // HEADS) ** 0.5
+        scores = torch.cat([q @ page[0].transpose(2, 3) for page in pages], dim=-1)[..., :tokens]
+        parts = scores.softmax(-1).split(PAGE, dim=-1)
+        found = sum(part @ page[1, :, :, : part.shape[-1]] for part, page in zip(parts, pages, strict=True))
+        return self.out(found.transpose(1, 2).flatten(2))
+
+
+class Reader(nn.Module):
+    """Passages are encoded token by token; each word of the answer attends to all of the file and of the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    @torch.no_grad()
+    def answer(self, passages: Iterator[Tensor], length: int, words: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of the file for the index, [B, length, WIDTH], the answer, [B, words], and its logits.
+
+        `passages` gives token ids [B, t], `length` tokens in all.
+        """
+        passages = iter(passages)
+        ids, start, tokens, logits = next(passages), 0, [], []
+        # What lives long is allocated first, and once: nothing grows, and nothing settles between the temporaries.
+        like = {"device": ids.device, "dtype": self.token.weight.dtype}
+        caches = [[] for _ in range(LAYERS)]
+        features = torch.empty(len(ids), length, WIDTH, **like)
+        while ids is not None:
+            x = self.token(ids)
+            for layer, cache in zip(self.layers, caches, strict=True):
+                layer.remember(layer.norm1(x), cache, start)
+                x = x + layer.mlp(layer.norm2(x))
+            features[:, start : start + x.shape[1]] = x
+            start += x.shape[1]
+            ids = next(passages, None)
+        ids = torch.full((len(x), 1), START, device=x.device)
+        for place in range(length, length + words):
+            x = self.token(ids)
+            for layer, cache in zip(self.layers, caches, strict=True):
+                y = layer.norm1(x)
+                layer.remember(y, cache, place)
+                x = x + layer.attend(y, cache, place + 1)
+                x = x + layer.mlp(layer.norm2(x))
+            logits.append(self.head(x[:, 0]))
+            ids = logits[-1].argmax(dim=-1, keepdim=True)
+            tokens.append(ids)
+        return features, torch.cat(tokens, dim=1), torch.stack(logits, dim=1)
+
+
+def build(device: torch.device) -> Reader:
+    """The reader as it is served, with whatever weights the generator gives."""
+    return Reader().to(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--passages", type=int, default=10)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    device = torch.device(arguments.device)
+    model = build(device)
+    file = [torch.randint(VOCABULARY, (16, 512), device=device) for _ in range(arguments.passages)]
+    features, tokens, _ = model.answer(iter(file), length=512 * arguments.passages, words=8)
+    print(f"features {list(features.shape)}, {features.nbytes / 2**20:.1f} MiB; first answer {tokens[0].tolist()}")
+    if device.type == "cuda":
+        allocated, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+        retries = torch.cuda.memory_stats(device)["num_alloc_retries"]
+        print(f"allocated {allocated / 2**20:.1f} MiB, reserved {reserved / 2**20:.1f} MiB at most, {retries} retries")
+
+
+if __name__ == "__main__":
+    main()
