@@ -574,7 +574,7 @@ def test_doctor_says_what_runs_here(breakfix, folder):
 
 
 def test_predictions_are_asked_once_and_scored_once(breakfix, started, folder):
-    done = breakfix("check", "lab91", stdin="1\n1\n", terminal=True)
+    done = breakfix("check", "lab91", stdin="a\na\n", terminal=True)
     assert "Before you run it" in done.out
     assert "≠ The total of 1, 2 and 3 is\n  you said 6, measured 5" in done.out
     assert "✓ And of nothing?\n  you said zero, measured zero" in done.out
@@ -586,7 +586,7 @@ def test_predictions_are_asked_once_and_scored_once(breakfix, started, folder):
 
 def test_predictions_are_about_the_starter_whatever_the_file_says_by_then(breakfix, started):
     started.write_text(SOLUTION)
-    assert "you said 6, measured 5" in breakfix("run", "lab91", stdin="1\n\n", terminal=True).out
+    assert "you said 6, measured 5" in breakfix("run", "lab91", stdin="a\n\n", terminal=True).out
 
 
 def test_predictions_can_be_skipped(breakfix, started, folder):

@@ -150,7 +150,7 @@ def test_a_check_without_figures_shows_its_message_and_a_long_one_only_the_first
 EVIDENCE = {
     "budget": 4.6,
     "float32.ragged.grad": np.array([[1.0, np.nan], [0.5, -np.inf]], dtype=np.float32),
-    "empty": np.zeros((0, 3)),
+    "empty": np.zeros(0),
     "all.nan": np.full(3, np.nan),
     "flags": np.array([True, False]),
     "zero.d": np.array(2.5),
@@ -167,7 +167,7 @@ def test_evidence_shows_every_key_and_value(width):
         assert key in re.sub(r"[\sx]", "", text)
     for what in (
         "float32 [2, 2], 0.5 to 1, 2 not finite",
-        "float64 [0, 3]",
+        "float64 [0]",
         "float64 [3], 3 not finite",
         "bool [2], False to True",
         "2.5",
@@ -178,6 +178,25 @@ def test_evidence_shows_every_key_and_value(width):
         assert what in flat(text), what
     assert "x" * 200 not in re.sub(r"\s", "", text)
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_tables_are_counted():
+    """A long table says nothing in one line, unless something in it is not finite."""
+    tables = {"scores": np.ones((2, 3)), "ranges": [[0, 1], [2, 3]], "bad": np.array([[1.0, np.inf]])}
+    text = flat(printed(terminal.evidence_table(tables | {"one": 1.5, "told": ["", "x"]}), 100))
+    assert "2 more, which --json shows" in text
+    assert "scores" not in text
+    assert "bad float64 [1, 2], 1 to 1, 1 not finite" in text
+    assert "told [-, x]" in text
+
+
+def test_lines_that_differ_in_numbers_are_printed_once():
+    warning = "[rank{}]:[W1130 08:33:{}.119] Warning: something that is said once by every rank, and is rather long"
+    log = "\n".join([*(warning.format(rank, rank + 10) for rank in range(4)), "loss 1.5", "loss 2.5", "loss 2.5"])
+    text = flat(printed(terminal.verdict(replace(VERDICT, log=log), LAB), 200))
+    assert text.count("Warning") == 1
+    assert "rather long (4 times)" in text
+    assert "loss 1.5 loss 2.5 loss 2.5" in text
 
 
 def test_evidence_for_json_holds_nothing_that_json_has_not():
@@ -248,27 +267,27 @@ def test_a_report_continues_under_its_values(width):
 
 def answers(monkeypatch, capsys, typed, *choices):
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    asked = [{"question": "What [exactly]?", "choices": list(choices)}, {"question": "And now?", "choices": ["a", "b"]}]
+    asked = [{"question": "What [exactly]?", "choices": list(choices)}, {"question": "And now?", "choices": ["x", "y"]}]
     return asking.predictions(asked), capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("typed", "wanted"),
     [
-        ("1\n2\n", ["40", "b"]),
-        ("2\n\n", ["8", None]),
+        ("a\nb\n", ["40", "y"]),
+        ("B\n\n", ["8", None]),
         ("\n\n", [None, None]),
         ("", [None, None]),
-        ("1", ["40", None]),
-        ("40\na\n", ["40", "a"]),  # a choice itself does as well as its number
-        ("9\n0\n-1\nno idea\n2\n1\n", ["8", "a"]),  # what is neither is asked again
+        ("a", ["40", None]),
+        ("8\nx\n", ["8", "x"]),  # a choice itself does as well as its letter
+        ("9\n0\nc\nno idea\nb\na\n", ["8", "x"]),  # what is neither is asked again
     ],
 )
-def test_a_prediction_is_a_number_a_choice_or_nothing(monkeypatch, capsys, typed, wanted):
+def test_a_prediction_is_a_letter_a_choice_or_nothing(monkeypatch, capsys, typed, wanted):
     found, out = answers(monkeypatch, capsys, typed, 40, 8)
     assert found == wanted
     assert "What [exactly]?" in out
-    assert out.count("a number from 1 to 2") == (4 if "no idea" in typed else 0)
+    assert out.count("a letter from a to b") == (4 if "no idea" in typed else 0)
 
 
 @pytest.mark.parametrize(

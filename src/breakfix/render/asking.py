@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from string import ascii_lowercase
 from typing import Any
 
 from rich.text import Text
@@ -17,7 +18,7 @@ def can_ask() -> bool:
 
 def predictions(asked: Sequence[dict[str, Any]]) -> list[str | None]:
     """The learner's choice for each prediction; None where she skips it, or input ends."""
-    console.print("[bold]Before you run it[/]: what do you expect? Enter a number, or nothing to skip.")
+    console.print("[bold]Before you run it[/]: what do you expect? Enter a letter, or nothing to skip.")
     answers = [_choice(prediction["question"], list(map(str, prediction["choices"]))) for prediction in asked]
     console.print()
     return answers
@@ -37,14 +38,15 @@ def yes(question: str) -> bool:
 
 def _choice(question: str, choices: list[str]) -> str | None:
     console.print(f"\n{question}", markup=False)
-    for number, choice in enumerate(choices, 1):
-        console.print(f"  {number}  {choice}", markup=False)
+    by_letter = dict(zip(ascii_lowercase, choices, strict=False))  # letters, as many choices are numbers
+    for letter, choice in by_letter.items():
+        console.print(f"  {letter}  {choice}", markup=False)
     while answer := _line("> "):
-        if answer.isdecimal() and 1 <= int(answer) <= len(choices):
-            return choices[int(answer) - 1]
         if answer in choices:
             return answer
-        console.print(f"a number from 1 to {len(choices)}, or nothing to skip")
+        if answer.lower() in by_letter:
+            return by_letter[answer.lower()]
+        console.print(f"a letter from a to {max(by_letter)}, or nothing to skip")
     return None
 
 

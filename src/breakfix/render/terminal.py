@@ -1,6 +1,7 @@
 """Verdicts, evidence and reports in the terminal. A sign or a word says what a colour says."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ WORDS = {"<=": "at most", ">=": "at least", "==": "wanted"}
 RELATIONS = {"<=": "≤", ">=": "≥", "==": "="}
 SHOWN_FIGURES = 3  # of a check that failed
 SHOWN_LINES = 12  # of what a subject printed
+ALIKE_FROM = 80  # characters: shorter lines that differ in their numbers are what somebody wants to see
 WIDEST = 110  # columns: longer lines are hard to read
 
 
@@ -100,15 +102,27 @@ def conditions(v: Verdict) -> str:
 
 
 def evidence_table(evidence: Mapping[str, Any]) -> Table:
-    """Every key of the evidence with its value, arrays in a few words; what keys have in common stands back."""
+    """The evidence but for its tables, how many they are below it; what keys have in common stands back."""
+    tables = sum(_is_a_table(value) for value in evidence.values())
     table = Table("what", "value", box=None, pad_edge=False, header_style="dim")
     table.columns[0].max_width = console.width // 2
     for column in table.columns:
         column.overflow = "fold"  # nothing is cut off, however long it is
     for key, value in evidence.items():
-        prefix, dot, last = key.rpartition(".")
-        table.add_row(Text.assemble((prefix + dot, "dim"), last), Text(brief(value)))
+        if not _is_a_table(value):
+            prefix, dot, last = key.rpartition(".")
+            table.add_row(Text.assemble((prefix + dot, "dim"), last), Text(brief(value)))
+    if tables:
+        table.add_row(Text("tables", "dim"), Text(f"{tables} more, which --json shows", "dim"))
     return table
+
+
+def _is_a_table(value: Any) -> bool:
+    """Whether a value is more than a line can tell: lists in a list, or an array of rows in which all is finite."""
+    if isinstance(value, list):
+        return any(isinstance(item, list | dict) for item in value)
+    rows = isinstance(value, np.ndarray) and value.ndim > 1
+    return rows and not (value.dtype.kind == "f" and not np.isfinite(value).all())
 
 
 def compared(broken: Verdict, fixed: Verdict) -> Table:
@@ -153,7 +167,7 @@ def brief(value: Any) -> str:
     if isinstance(value, dict):
         text = ", ".join(f"{k} {brief(v)}" for k, v in value.items())
     elif isinstance(value, list):
-        text = f"[{', '.join(map(brief, value))}]"
+        text = f"[{', '.join(brief(item) or '-' for item in value)}]"
     else:
         text = number(value.item() if isinstance(value, np.ndarray) else value)
     return text if len(text) <= 160 else text[:157] + "..."
@@ -180,7 +194,14 @@ def _first_lines(message: str) -> list[str]:
 
 
 def _tail(log: str) -> str:
-    return "\n".join(log.strip().splitlines()[-SHOWN_LINES:])
+    """The last lines; of long ones that differ in numbers alone (a rank, a time) the last, and how many there are."""
+    last, count = {}, Counter()
+    for number, line in enumerate(log.strip().splitlines()):
+        alike = re.sub(r"\d+", "0", line) if len(line) > ALIKE_FROM else number
+        last.pop(alike, None)
+        last[alike], count[alike] = line, count[alike] + 1
+    shown = list(last)[-SHOWN_LINES:]
+    return "\n".join(last[alike] + (f"  ({count[alike]} times)" if count[alike] > 1 else "") for alike in shown)
 
 
 def _without_long_carets(traceback: str) -> str:
