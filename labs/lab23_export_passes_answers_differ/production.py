@@ -26,7 +26,7 @@ def main(artifact: Path, requests: Path, answers: Path, device: str, shipped: Pa
         try:
             arrays |= {f"{name}/{output}": array for output, array in checked(answer(request)).items()}
         except Exception as error:
-            if not report["errors"]:
+            if not report["errors"] and not name.startswith("token"):  # those are there to be refused
                 traceback.print_exc()  # one is enough to see why
             report["errors"][name] = type(error).__name__
     report["torch"] = sys.modules.get("torch") is not None

@@ -10,7 +10,9 @@ from breakfix.probes.parity import relative_error
 
 WIDE = 2.5  # times the logits of all pixels: plain has 1.5, the narrowest wrong layout 3.4
 PRODUCTS = (0.98, 1.5)  # times plain: whoever computes the whole model again in backward has 1.33
-BOUNDS = {"cpu": (1e-3, 1e-4), "cuda": (3e-2, 1e-2)}  # one parameter's gradient; all else. A wrong fix has 0.1 and more
+# One parameter's gradient; all else. A right fix that rounds otherwise may pass a kink of ReLU: 6e-3 was seen. A wrong
+# one has 0.1 and more.
+BOUNDS = {"cpu": (3e-2, 1e-4), "cuda": (3e-2, 1e-2)}
 
 
 @pytest.fixture(scope="module")
