@@ -46,8 +46,8 @@ display(HTML(figures.draw(lab, decode(broken.frame), decode(fixed.frame))))
 # %% [markdown]
 # ## Two faults, one at a time
 #
-# Two ways to weigh the parts, two kinds of normalization. The gradient of one batch, cut into parts of eight, is compared
-# with that of the whole batch: once with a label everywhere, once with many in some recordings and few in others.
+# Two ways to weigh the parts, two kinds of normalization. The gradient of one batch, cut into parts of eight, is
+# compared with that of the whole batch: once with a label everywhere, once with many here and few there.
 #
 # Only the last line is right in both columns. With BatchNorm no way of weighing helps.
 
@@ -83,19 +83,17 @@ norms = {"BatchNorm": nn.BatchNorm1d, "GroupNorm": lambda channels: nn.GroupNorm
 print(f"{'':27}  {'  '.join(batches)}")
 for norm, make in norms.items():
     for accumulate in (mean_of_means, sum_over_count):
-        errors = [
-            relative_error(
-                gradient(network(make), accumulate, batch, 8), gradient(network(make), accumulate, batch, 99)
-            )
-            for batch in batches.values()
-        ]
+        errors = []
+        for batch in batches.values():
+            cut, whole = (gradient(network(make), accumulate, batch, size) for size in (8, 99))
+            errors.append(relative_error(cut, whole))
         print(f"{norm}, {accumulate.__name__:16}  {errors[0]:11.1e}  {errors[1]:13.1e}")
 
 # %% [markdown]
-# ## The training loss lies, in both directions
+# ## The training loss looks better
 #
-# The file's own training, eighty updates, four recordings at a time and all at once. With BatchNorm, small parts make the
-# training loss *better*. The fixed file prints the same either way.
+# The file's own training, eighty updates, four recordings at a time and all at once. With BatchNorm, small parts make
+# the training loss *better*. The fixed file prints the same either way.
 
 # %%
 for name, path in ("broken", lab.starter), ("fixed", lab.solution):

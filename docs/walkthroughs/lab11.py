@@ -8,6 +8,8 @@
 # away.** Every number was computed when this page was built.
 
 # %%
+import warnings
+
 import torch
 from IPython.display import HTML, Markdown, display
 from torch.nn import functional as F
@@ -19,6 +21,7 @@ from breakfix.probes.ownership import ownership
 from breakfix.render import figures, tables
 from breakfix.zygote import Engine
 
+warnings.filterwarnings("ignore", "Using a target size", UserWarning)  # as it is ignored on most consoles
 lab = Catalog.read()["lab11"]
 with Engine() as engine:
     broken, fixed = (engine.judge(lab, path, seed=4) for path in (lab.starter, lab.solution))
@@ -41,8 +44,8 @@ display(HTML(figures.draw(lab, decode(broken.frame), decode(fixed.frame))))
 # %% [markdown]
 # ## The curve does not say
 #
-# Each patient trained without any repair: its loss in the first pass and in the last, next to what a constant answer
-# would have. Sick ones fall, and sound ones do not.
+# Each patient trained without any repair: its loss in the first pass and in the last. Some sick ones fall, and some
+# sound ones do not.
 
 # %%
 measurement, cpu = lab.measurement, torch.device("cpu")

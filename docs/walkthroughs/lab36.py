@@ -57,7 +57,7 @@ print("after empty_cache:", card.report().splitlines()[0])
 # ## The card at the moment of the refusal
 #
 # All allocations of one answer, recorded, and packed into 160 MiB until the card refuses. A snapshot lists segments and
-# their blocks; `torch.cuda.memory._snapshot()` has the same form. Segments in which nothing is used have been given back.
+# their blocks; `torch.cuda.memory._snapshot()` has the same form. What was not in use at all has been given back.
 
 
 # %%
@@ -85,7 +85,8 @@ for segment in at_refusal.snapshot()["segments"]:
         print(f"{segment['total_size'] // MIB:3} MiB: {' '.join(blocks)}")
 
 # %% [markdown]
-# In brackets: free. Three or more of them together would have been enough, had they been one.
+# In brackets: free. The segments of 20 MiB cannot go back for the sake of 2 MiB here and there, the features of
+# passages. What is free in them and beside them would hold the 20 MiB three times, had it been in one piece.
 #
 # ## The remedies
 

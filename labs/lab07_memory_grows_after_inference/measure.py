@@ -20,7 +20,7 @@ BATCHES, ROUNDS = 8, 4
 SHIFT = 40  # batches
 CAMERAS = ("front", "back", "lid")
 WARMED, NEW = "front", "back"  # a camera that was warmed up, and one that comes while the line is running
-TIMES = {"warmed_up": 2, "detected": 1, "in_all": 1, "streamed": 1}  # a camera is tuned, by how it was first met
+TIMES = {"warmed_up": 2, "detected": 1, "in_all": 1, "streamed": 1, "tuning": 1}  # by how a camera was first met
 PATIENCE = 5.0  # seconds that cameras wait for one another
 KIB, MIB = 2**10, 2**20
 
@@ -163,6 +163,7 @@ class Service:
             "detected": self._detected,
             "in_all": self._in_all,
             "streamed": self._streamed,
+            "tuning": self._tuning,
         }
 
     def model(self) -> nn.Module:
@@ -313,6 +314,9 @@ class Service:
 
     def _in_all(self, model: nn.Module) -> tuple[str, list[float]]:
         self.detect_all(model, {camera: self._source(camera) for camera in CAMERAS})
+        return self._tune(model, NEW)
+
+    def _tuning(self, model: nn.Module) -> tuple[str, list[float]]:
         return self._tune(model, NEW)
 
     def _streamed(self, model: nn.Module) -> tuple[str, list[float]]:

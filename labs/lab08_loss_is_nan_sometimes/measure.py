@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from breakfix.contract import describe, expect, function
+from breakfix.contract import Contract, describe, expect, function
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 IGNORE, STEPS, POISONED_AT = -100, 40, 20
-SHIFT = -3e4
+SHIFT, HIGH = -3e4, 200.0
+LONG = 3.0  # the long batch's logits are scaled by it, so that the sum of its losses is beyond float16
 LOUD = (ArithmeticError, RuntimeError, ValueError, AssertionError)
 
 
@@ -32,7 +33,9 @@ def inputs(seed: int) -> dict[str, Batch]:
     """The batches that `seed` draws, by name."""
     g = torch.Generator().manual_seed(seed)
     ragged, full = _draw(g, lengths=[6, 2, 4, 1, 5]), _draw(g, lengths=[6] * 5)
-    empty = Batch(ragged.logits, torch.full_like(ragged.targets, IGNORE), ragged.mask)
+    long = _draw(g, lengths=[512] * 64, positions=512, vocabulary=8)
+    # the sum of these logits is beyond float16, though each of them is not
+    empty = Batch(ragged.logits + HIGH, torch.full_like(ragged.targets, IGNORE), ragged.mask)
     return {
         "ragged": ragged,
         "full": full,
@@ -41,6 +44,7 @@ def inputs(seed: int) -> dict[str, Batch]:
         "shift": ragged.with_logits(ragged.logits + SHIFT),
         "nan": ragged.with_logits(_spoiled(ragged, float("nan"), at_target=True)),
         "posinf": ragged.with_logits(_spoiled(ragged, float("inf"), at_target=False)),
+        "long": long.with_logits(LONG * long.logits),
     }
 
 
@@ -49,9 +53,18 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     train = function(subject, "train(steps, device) -> list[dict[str, float]]")
     evidence = {"known.thousand": torch.nn.functional.cross_entropy(torch.tensor([[1e3, -1e3]]), torch.tensor([1]))}
     for name, batch in inputs(seed).items():
-        for dtype in DTYPES if name in ("ragged", "full", "empty", "confident") else ["float32"]:
-            evidence |= _loss_and_gradient(loss_fn, batch, dtype, f"{dtype}.{name}", device)
+        for dtype in _dtypes_of(name):
+            # of the long batch the loss is enough: its backward would cost seconds where each position has a graph
+            found = _loss_and_gradient(loss_fn, batch, dtype, device, backward=name != "long")
+            evidence |= {f"{dtype}.{name}.{key}": value for key, value in found.items()}
     return evidence | _history(train, seed, device) | _poisoned(train, seed, device)
+
+
+def _dtypes_of(name: str) -> list[str]:
+    """The dtypes in which a batch is measured."""
+    if name == "long":
+        return ["float16"]
+    return list(DTYPES) if name in ("ragged", "full", "empty", "confident") else ["float32"]
 
 
 def _draw(g: torch.Generator, lengths: list[int], positions: int = 6, vocabulary: int = 23) -> Batch:
@@ -74,21 +87,26 @@ def _spoiled(batch: Batch, value: float, at_target: bool) -> Tensor:
     return logits
 
 
-def _loss_and_gradient(loss_fn, batch: Batch, dtype: str, key: str, device: torch.device) -> dict:
+def _loss_and_gradient(loss_fn, batch: Batch, dtype: str, device: torch.device, backward: bool) -> dict:
+    """Loss, whether there is a graph, and with `backward` the gradient; or the type of an exception, and nan."""
     logits = batch.logits.to(device, DTYPES[dtype]).requires_grad_()
     try:
         loss = loss_fn(logits, batch.targets.to(device), batch.mask.to(device))
-    except LOUD:
-        if torch.isfinite(batch.logits).all():
-            raise
-        return {f"{key}.loss": float("nan")}  # to refuse a logit that is nan is as loud as to return nan
-    fits = isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point()
-    expect(fits, "loss_fn", wanted="a floating 0-d tensor", got=describe(loss))
-    gradient = torch.zeros_like(logits)
-    if loss.requires_grad:
-        (found,) = torch.autograd.grad(loss, logits, allow_unused=True)
-        gradient = gradient if found is None else found
-    return {f"{key}.loss": loss.float(), f"{key}.has_grad_fn": loss.requires_grad, f"{key}.grad": gradient}
+        fits = isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point()
+        expect(fits, "loss_fn", wanted="a floating 0-d tensor", got=describe(loss))
+        gradient = {"grad": _gradient(loss, logits)} if backward else {}
+    except Contract:
+        raise
+    except Exception as error:  # of any type: the check that needs this batch names it
+        gradient = {"grad": torch.full_like(logits, float("nan"))} if backward else {}
+        return {"raised": type(error).__name__, "loss": float("nan"), "has_grad_fn": False} | gradient
+    return {"raised": "", "loss": loss.float(), "has_grad_fn": loss.requires_grad} | gradient
+
+
+def _gradient(loss: Tensor, logits: Tensor) -> Tensor:
+    """The gradient of the logits; zeros where the loss does not depend on them."""
+    found = torch.autograd.grad(loss, logits, allow_unused=True)[0] if loss.requires_grad else None
+    return torch.zeros_like(logits) if found is None else found
 
 
 def _history(train, seed: int, device: torch.device) -> dict:

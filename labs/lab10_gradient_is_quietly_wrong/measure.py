@@ -58,9 +58,9 @@ class Inputs:
     batches: dict[str, Batch]
     run: list[Batch]
     still: list[Batch]
-    a: Tensor  # [16, SPACE]: four ordinary pairs, four that are 0.001 apart, four equal, two far apart, two zero
+    a: Tensor  # [32, SPACE]: eight ordinary pairs, eight that are 0.001 apart, eight equal, four far apart, four zero
     b: Tensor
-    weights: Tensor  # [16]: what the distances are multiplied by before they are added up
+    weights: Tensor  # [32]: what the distances are multiplied by before they are added up
     probe: Tensor  # [5, PHOTO], for gradients that are taken after a step
 
 
@@ -87,10 +87,10 @@ def _batch(regime: Regime, g: torch.Generator) -> Batch:
 
 
 def _rows(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    a, away = torch.randn(16, SPACE, generator=g), torch.randn(16, SPACE, generator=g)
-    size = torch.tensor([1.0] * 4 + [1e-3] * 4 + [0.0] * 4 + [1e4] * 2 + [0.0] * 2).unsqueeze(1)
-    a[14:] = 0
-    return a, a + size * F.normalize(away, dim=1), 0.5 + torch.rand(16, generator=g)
+    a, away = torch.randn(32, SPACE, generator=g), torch.randn(32, SPACE, generator=g)
+    size = torch.tensor([1.0] * 8 + [1e-3] * 8 + [0.0] * 8 + [1e4] * 4 + [0.0] * 4).unsqueeze(1)
+    a[28:] = 0
+    return a, a + size * F.normalize(away, dim=1), 0.5 + torch.rand(32, generator=g)
 
 
 def measure(subject, seed: int, device: torch.device) -> dict:

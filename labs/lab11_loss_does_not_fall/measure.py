@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -413,11 +414,13 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     if device.type == "cuda":  # not run on a GPU yet
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     ward, evidence = inputs(seed), {}
-    for patient in ward:  # all of them before the first repair, which is told the cause
-        evidence |= _keyed(patient, _diagnosed(diagnose, patient, device))
-    for patient in ward:
-        treat = _left_alone if patient.cause == "healthy" else _treated
-        evidence |= _keyed(patient, treat(repair, patient, device))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # some patients have PyTorch warn at every step
+        for patient in ward:  # all of them before the first repair, which is told the cause
+            evidence |= _keyed(patient, _diagnosed(diagnose, patient, device))
+        for patient in ward:
+            treat = _left_alone if patient.cause == "healthy" else _treated
+            evidence |= _keyed(patient, treat(repair, patient, device))
     return evidence | _for_the_pictures(evidence, ward, device)
 
 

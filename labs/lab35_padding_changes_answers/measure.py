@@ -188,7 +188,7 @@ class _Products(_torch.dispatch_mode()):
         self.calls = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name.removeprefix("aten::")
+        name = func.name().removeprefix("aten::").partition(".")[0]
         self.calls[name] += name in self.NAMES or name.startswith(("_scaled_dot", "_native_multi"))
         return func(*args, **(kwargs or {}))
 

@@ -97,7 +97,7 @@ def _built(build, weights: dict[str, Tensor], device: torch.device) -> nn.Module
 class _Counted(Trace):
     """A trace that also counts the bytes that operators write: into new storages, and into old ones."""
 
-    SCATTERING = ("index_copy_", "index_put_", "index_add_", "scatter_", "scatter_add_", "masked_scatter_")
+    SCATTERING = ("index_copy_", "index_put_", "_index_put_impl_", "index_add_", "scatter_", "scatter_add_")
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -106,12 +106,13 @@ class _Counted(Trace):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         before = len(self.events)
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if not func._schema.is_mutable:
-            self.written += sum(event.nbytes for event in self.events[before:])
-        elif func._schema.name.removeprefix("aten::") in self.SCATTERING:
-            self.written += _bytes(args[-1])  # as much of the target as there is source
-        else:
+        name, _, overload = func.name().removeprefix("aten::").partition(".")
+        if name in self.SCATTERING:
+            self.written += _bytes([a for a in args if isinstance(a, Tensor)][-1:])  # the source, not all of the target
+        elif name.endswith("_") or overload.endswith("out"):
             self.written += _bytes(out)
+        else:
+            self.written += sum(event.nbytes for event in self.events[before:])
         return out
 
     def empty_cache(self) -> None:

@@ -64,7 +64,7 @@ def build_loader(dataset: Dataset, generator: torch.Generator) -> Iterable:
         generator=generator,
         collate_fn=collate,
         num_workers=2,
-        prefetch_factor=2,  # all that waits is pinned, each scan rounded up to a power of two, and kept for good
+        prefetch_factor=2,  # all that waits is pinned, each scan rounded up to a power of two, and kept
         pin_memory=True,
     )
 

@@ -32,7 +32,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     scores = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
     counted = targets != IGNORE
     log_likelihood = F.log_softmax(scores, dim=-1).gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return -log_likelihood.masked_fill(~counted, 0).sum() / counted.sum().clamp(min=1)
+    return -log_likelihood.masked_fill(~counted, 0).sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,7 +23,7 @@ def compare(name, evidence, inputs, lab):
     """Demand that weight and bias after the run equal the reference."""
     weight, bias, _ = reference(inputs, lab.measurement.RUNS[name], lab.measurement.LR)
     got = np.append(evidence[f"{name}.weight"].ravel(), evidence[f"{name}.bias"])
-    at_most(f"error of weight and bias after {name}", relative_error(got, np.append(weight.ravel(), bias)), 1e-4)
+    at_most(f"error of weight and bias after {name}", relative_error(got, np.append(weight.ravel(), bias)), 1e-5)
 
 
 @check(points=2)

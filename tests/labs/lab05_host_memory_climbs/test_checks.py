@@ -11,7 +11,7 @@ RESIDENT_MIB = 44  # the larger budget, and what queues, workers and a batch on 
 
 @check(points=3)
 def test_pinned_memory_stays_within_its_budget(evidence, outside, lab, device):
-    """The pinned memory that the process holds, used or not, never exceeds its budget: nothing gives it back."""
+    """The pinned memory that the process holds, used or not, never exceeds its budget: it is not returned by itself."""
     settled(evidence)
     for name in NAMES:
         what = f"pinned memory held ({evidence[f'{name}.pinned_by']}), {name}"

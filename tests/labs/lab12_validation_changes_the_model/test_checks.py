@@ -1,4 +1,4 @@
-# starter: test_validation_leaves_no_trace test_an_answer_does_not_depend_on_its_batch test_the_shared_backbone_stays_as_published test_statistics_come_from_training_alone
+# starter: test_validation_leaves_no_trace test_an_answer_does_not_depend_on_its_batch test_the_shared_backbone_stays_as_published test_statistics_come_from_training_alone test_training_still_trains
 """Validation reads a model and answers as production does; training moves what is to be trained, and nothing else."""
 
 import math
@@ -138,7 +138,8 @@ def test_training_still_trains(evidence, inputs, lab):
             key = f"{name}, {how}"
             equal(f"raised, {key}", evidence[f"{key}.raised"], "")
             equal(f"epochs, {key}", int(np.isfinite(evidence[f"{key}.losses"]).sum()), lab.measurement.EPOCHS)
-            updates = len(inputs.training[name]) // lab.measurement.BATCH * lab.measurement.EPOCHS
+            batches, over = divmod(len(inputs.training[name]), lab.measurement.BATCH)
+            updates = (batches + (over > 1)) * lab.measurement.EPOCHS
             equal(f"updates, {key}", evidence[f"{key}.updates"], updates)
             loss = lowest_loss(lab, inputs, name, evidence[f"{key}.state"])
             at_most(f"loss after training against before, {key}", loss / start, 0.5)

@@ -77,7 +77,7 @@ def test_little_is_reserved_in_vain(evidence, lab):
 def test_a_word_does_not_move_the_cache(evidence, lab):
     """To write one more word, a small part of the cache's bytes is written: a cache is there to be read."""
     for name in lab.measurement.LARGE:
-        at_most(f"written per word against the cache, {name}", evidence[f"{name}.written_per_word"], 0.3)
+        at_most(f"written per word against the cache, {name}", evidence[f"{name}.written_per_word"], 0.2)
 
 
 @check(points=2)

@@ -32,8 +32,8 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """
     counted = targets != IGNORE
     scores = logits + (~mask).to(logits.dtype) * -1e4
-    total = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
-    return total / counted.sum().clamp(min=1)
+    losses = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
+    return losses.sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

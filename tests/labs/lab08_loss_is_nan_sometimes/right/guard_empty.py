@@ -32,9 +32,9 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """
     counted = targets != IGNORE
     if not counted.any():
-        return logits.sum() * 0
+        return (logits * 0).sum()
     scores = logits[counted].masked_fill(~mask[counted], torch.finfo(logits.dtype).min)
-    return F.cross_entropy(scores, targets[counted])
+    return F.cross_entropy(scores, targets[counted], reduction="none").mean(dtype=torch.float32)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

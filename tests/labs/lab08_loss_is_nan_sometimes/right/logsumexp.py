@@ -33,7 +33,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     scores = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
     chosen = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     per_position = torch.logsumexp(scores, dim=-1) - chosen
-    return torch.where(counted, per_position, 0.0).sum() / counted.sum().clamp(min=1)
+    return torch.where(counted, per_position, 0.0).sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

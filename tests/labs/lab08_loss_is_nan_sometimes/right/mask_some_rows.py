@@ -33,7 +33,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     forbidden = ~mask & mask.any(dim=-1, keepdim=True)
     log_probabilities = torch.log_softmax(logits.masked_fill(forbidden, float("-inf")), dim=-1)
     chosen = log_probabilities.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return -torch.where(counted, chosen, 0.0).sum() / counted.sum().clamp(min=1)
+    return -torch.where(counted, chosen, 0.0).sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,8 +32,8 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """
     counted = targets != IGNORE
     scores = logits[counted].masked_fill(~mask[counted], float("-inf"))
-    total = F.cross_entropy(scores, targets[counted], reduction="sum")
-    return total / counted.sum().clamp(min=1)
+    losses = F.cross_entropy(scores, targets[counted], reduction="none")
+    return losses.sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -33,7 +33,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     counted = targets != IGNORE
     safe = torch.where(counted.unsqueeze(-1), logits, 0.0).masked_fill(~mask & counted.unsqueeze(-1), float("-inf"))
     chosen = F.log_softmax(safe, dim=-1).gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return -(chosen * counted).sum() / counted.sum().clamp(min=1)
+    return -(chosen * counted).sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,7 +34,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     scores = logits.clamp(-100, 100).masked_fill(~mask, torch.finfo(logits.dtype).min)
     counted = targets != IGNORE
     chosen = F.log_softmax(scores, dim=-1).gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return -(chosen * counted).sum() / counted.sum().clamp(min=1)
+    return -(chosen * counted).sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

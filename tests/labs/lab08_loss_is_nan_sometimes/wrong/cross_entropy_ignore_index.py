@@ -31,7 +31,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
 
     logits [B, T, V], targets [B, T] with IGNORE where there is nothing to predict, mask [B, T, V] true where allowed.
     """
-    scores = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+    scores = logits.float().masked_fill(~mask, torch.finfo(torch.float32).min)
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
 
 

@@ -35,7 +35,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     if not counted.any():
         return torch.zeros((), device=logits.device)
     scores = logits[counted].masked_fill(~mask[counted], torch.finfo(logits.dtype).min)
-    return F.cross_entropy(scores, targets[counted])
+    return F.cross_entropy(scores, targets[counted], reduction="none").mean(dtype=torch.float32)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,8 +32,8 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     logits [B, T, V], targets [B, T] with IGNORE where there is nothing to predict, mask [B, T, V] true where allowed.
     """
     counted = targets != IGNORE
-    total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
-    return total / counted.sum().clamp(min=1)
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
+    return losses.sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,7 +34,7 @@ def loss_fn(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     probabilities = torch.softmax(scores, dim=-1)
     counted = targets != IGNORE
     chosen = probabilities.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return -(torch.log(chosen + 1e-8) * counted).sum() / counted.sum().clamp(min=1)
+    return -(torch.log(chosen + 1e-8) * counted).sum(dtype=torch.float32) / counted.sum().clamp(min=1)
 
 
 def sample_batch(generator: torch.Generator, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-# right: Batch norm before each sigmoid, whatever its width, and weights at their usual size; recurrent weights become the identity. Costs parameters and statistics that the file did not have, and a model that differs in training and evaluation.
+# right: Batch norm before each sigmoid, whatever its width, and weights at their usual size; recurrent weights are divided by their spectral norm. Costs parameters and statistics that the file did not have, and a model that differs in training and evaluation.
 """The clinic of the training platform: jobs whose loss does not fall come in, and leave with a cause and a repair."""
 
 import copy
@@ -272,7 +272,7 @@ def keep_the_size(trainer: Trainer) -> None:
     """Signals keep their size from layer to layer and from one time to the next."""
     for name, p in trainer.model.named_parameters():
         if "weight_hh" in name:
-            nn.init.eye_(p)
+            p.data.div_(torch.linalg.matrix_norm(p.data, ord=2))
         elif p.ndim > 1:
             nn.init.kaiming_normal_(p, nonlinearity="relu")
         else:

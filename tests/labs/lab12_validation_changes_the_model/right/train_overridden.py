@@ -1,4 +1,4 @@
-# right: Inspector.train() leaves the backbone evaluating, whoever calls it; the last batch of training is dropped if it is short. Costs surprise: after model.train() not every part trains, and a backbone that is thawed later needs another line.
+# right: Inspector.train() leaves the backbone evaluating, whoever calls it. Costs surprise: after model.train() not every part trains, and a backbone that is thawed later needs another line.
 """Tune the seam inspector: a backbone that all lines share, and this line's own head for its five kinds of seam."""
 
 import argparse
@@ -51,9 +51,9 @@ def build(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(tuned, lr=0.05, momentum=0.9)
 
 
-def batches(dataset: Dataset, size: int, device: torch.device, whole: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(dataset: Dataset, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """The dataset's photos and kinds on `device`, in its order."""
-    for photos, kinds in DataLoader(dataset, batch_size=size, drop_last=whole):
+    for photos, kinds in DataLoader(dataset, batch_size=size):
         yield photos.to(device), kinds.to(device)
 
 
@@ -74,7 +74,9 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, dataset: Dat
     """One update per batch; the mean of the batches' losses."""
     device, losses = next(model.parameters()).device, []
     model.train()
-    for photos, kinds in batches(dataset, batch_size, device, whole=True):
+    for photos, kinds in batches(dataset, batch_size, device):
+        if len(photos) == 1:  # left over: one sample has no variance
+            continue
         loss = F.cross_entropy(model(photos), kinds)
         optimizer.zero_grad()
         loss.backward()

@@ -1,4 +1,4 @@
-# wrong: test_validation_leaves_no_trace test_an_answer_does_not_depend_on_its_batch test_the_shared_backbone_stays_as_published test_statistics_come_from_training_alone
+# wrong: test_validation_leaves_no_trace test_an_answer_does_not_depend_on_its_batch test_the_shared_backbone_stays_as_published test_statistics_come_from_training_alone test_training_still_trains
 # inference_mode for no_grad, because it is said to be stricter: it is about gradients, not about what layers compute and keep.
 """Tune the seam inspector: a backbone that all lines share, and this line's own head for its five kinds of seam."""
 

@@ -1,4 +1,4 @@
-# wrong: test_an_answer_does_not_depend_on_its_batch
+# wrong: test_an_answer_does_not_depend_on_its_batch test_statistics_come_from_training_alone test_training_still_trains
 # Copies the state before validation and loads it afterwards: nothing has moved, and each answer still depends on its batch and on dropout.
 """Tune the seam inspector: a backbone that all lines share, and this line's own head for its five kinds of seam."""
 
