@@ -1,4 +1,4 @@
-"""In continuous integration nothing is skipped in silence: there a missing package is a failure, a missing GPU is not."""
+"""Where CI is set nothing is skipped in silence: a missing package is a failure there, a missing GPU is not."""
 
 import os
 
