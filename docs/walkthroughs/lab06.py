@@ -87,7 +87,7 @@ for norm, make in norms.items():
         for batch in batches.values():
             cut, whole = (gradient(network(make), accumulate, batch, size) for size in (8, 99))
             errors.append(relative_error(cut, whole))
-        print(f"{norm}, {accumulate.__name__:16}  {errors[0]:11.1e}  {errors[1]:13.1e}")
+        print(f"{norm}, {accumulate.__name__:16}  {errors[0]:11.2f}  {errors[1]:13.2f}")
 
 # %% [markdown]
 # ## The training loss looks better

@@ -16,6 +16,7 @@ from breakfix.contract import describe, expect, function
 from breakfix.probes.memory import MIB, Card
 
 RESNET_50, SHALLOW, UNLABELLED = (3, 4, 6, 3), (1, 1, 1, 1), 255
+DRAWS = 4  # of dropout
 SAMPLES = 255  # elements of each gradient that become evidence
 DRAWN = 65_537  # random numbers that all weights are made of; a prime, so that no two filters are equal
 BUDGET = 1.05  # of what the plain model needs
@@ -73,8 +74,8 @@ def _draw(size: Size, gaps: bool, g: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def prepare(model: nn.Module, seed: int) -> None:
-    """Write the seed's weights and fresh statistics into the model's own tensors; no dropout, training mode."""
+def prepare(model: nn.Module, seed: int, dropout: bool = False) -> None:
+    """Write the seed's weights and fresh statistics into the model's own tensors; training mode, no dropout by default."""
     drawn, start = torch.randn(DRAWN, generator=torch.Generator().manual_seed(seed + 1)), 0
     for name, p in sorted(model.named_parameters()):
         normal = drawn.roll(-start).repeat(-(-p.numel() // DRAWN))[: p.numel()].view(p.shape)
@@ -86,7 +87,7 @@ def prepare(model: nn.Module, seed: int) -> None:
     for name, buffer in model.named_buffers():
         buffer.fill_(float(name.endswith("running_var")))
     for module in model.train().modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, nn.Dropout) and not dropout:
             module.p = 0.0  # so that masks need not be drawn in one order
 
 
@@ -113,6 +114,13 @@ def compute(model: nn.Module, loss_of, segment, drawn: tuple[Tensor, Tensor], de
     logits = segment(model, photographs)
     expect(isinstance(logits, Tensor), "segment", wanted="a tensor of logits", got=describe(logits))
     return found | {"logits": logits.float().cpu()}
+
+
+def spread(model: nn.Module, loss_of, drawn: tuple[Tensor, Tensor], seed: int, device: torch.device) -> float:
+    """How far the loss of one batch moves with the masks of dropout: the standard deviation, as a share of the mean."""
+    prepare(model, seed, dropout=True)
+    losses = torch.tensor([loss_of(model, *(t.to(device) for t in drawn)).item() for _ in range(DRAWS)])
+    return float(losses.std() / losses.mean())
 
 
 class NoModules:
@@ -155,6 +163,7 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     for name, size in COMPUTED.items():
         with device:
             model = _built(build, size.classes, SHALLOW)
+        evidence[f"{name}.spread"] = spread(model, loss_of, drawn[name], seed, device)
         prepare(model, seed)
         found = compute(model, loss_of, segment, drawn[name], device)
         evidence |= _flat(name, found | _sampled(model, found["gradients"], drawn["seed"]))

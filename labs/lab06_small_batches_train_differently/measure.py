@@ -38,7 +38,7 @@ REGIMES = {
     "gap": Regime(20, 6, "gap"),
 }
 PEAKS = {"small": 32, "large": 96}  # recordings of the batches whose peak is counted, PEAK_MICRO at a time
-PEAK_MICRO, PEAK_LENGTH = 4, 512
+PEAK_MICRO, PEAK_LENGTH, PEAK_WIDTH = 4, 512, 16  # so that a batch is small beside what four recordings need
 OWN_MICROS = (1, 3, 8)  # the same update as with the whole batch is demanded of each
 
 
@@ -52,10 +52,10 @@ class Block(nn.Module):
         return F.relu(self.norm(self.convolution(x)))
 
 
-def reference_model() -> nn.Module:
+def reference_model(width: int = WIDTH) -> nn.Module:
     """A model that treats each recording by itself."""
-    blocks = [Block(1 if i == 0 else WIDTH, WIDTH) for i in range(3)]
-    return nn.Sequential(*blocks, nn.Conv1d(WIDTH, CLASSES, kernel_size=1))
+    blocks = [Block(1 if i == 0 else width, width) for i in range(3)]
+    return nn.Sequential(*blocks, nn.Conv1d(width, CLASSES, kernel_size=1))
 
 
 def flat(tensors) -> Tensor:
@@ -120,7 +120,7 @@ def measure(subject, seed: int, device: torch.device) -> dict:
         found = _updates(train_step, regime, drawn["weights"], drawn["batches"][name], device)
         evidence |= {f"{name}.{key}": value for key, value in found.items()}
     for name, batch in drawn["peaks"].items():
-        evidence[f"peak.{name}"] = peak(train_step, drawn["weights"], batch, device)
+        evidence[f"peak.{name}"] = peak(train_step, batch, device)
     for name, batch in drawn["own"].items():
         evidence |= _own(build_model, train_step, name, batch, drawn["places"], device)
     return evidence | _lessons(build_model, drawn, device)
@@ -181,10 +181,9 @@ def _step(train_step, model: nn.Module, optimizer, batch: tuple[Tensor, Tensor],
     return float(loss)
 
 
-def peak(train_step, weights: Tensor, batch: tuple[Tensor, Tensor], device: torch.device) -> float:
-    """MiB alive at the worst moment of two updates of the reference model, beside its parameters and the batch."""
-    model = reference_model().to(device)
-    load(model, weights)
+def peak(train_step, batch: tuple[Tensor, Tensor], device: torch.device) -> float:
+    """MiB alive at the worst moment of two updates of a wider reference model, beside its parameters and the batch."""
+    model = reference_model(PEAK_WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     batch = tuple(t.to(device) for t in batch)
     with Card(device) as card:

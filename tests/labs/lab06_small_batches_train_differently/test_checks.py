@@ -50,7 +50,7 @@ def test_memory_is_that_of_one_micro_batch(lab, inputs, evidence, device):
     """The peak is that of one micro-batch, however large the batch: else there was no reason to cut it."""
     measurement = lab.measurement
     for name in measurement.PEAKS:
-        plain = measurement.peak(measurement.plain_accumulation, inputs["weights"], inputs["peaks"][name], device)
+        plain = measurement.peak(measurement.plain_accumulation, inputs["peaks"][name], device)
         at_most(f"peak against a plain accumulation, {name} batch", evidence[f"peak.{name}"] / plain, PEAK)
 
 

@@ -100,13 +100,6 @@ def main() -> None:
         vector = model.embed([ticket, *others])[0]
         tokens, _ = model.complete([ticket, *others], steps=8)
         similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
-        similarity = F.cosine_similarity(alone, vector, dim=0)
         print(f"{name:22}  similarity to itself {similarity:.3f}  reply {tokens[0].tolist()}")
 
 
