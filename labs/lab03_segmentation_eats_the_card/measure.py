@@ -75,7 +75,7 @@ def _draw(size: Size, gaps: bool, g: torch.Generator) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def prepare(model: nn.Module, seed: int, dropout: bool = False) -> None:
-    """Write the seed's weights and fresh statistics into the model's own tensors; training mode, no dropout by default."""
+    """Write the seed's weights and fresh statistics into the model's own tensors; training mode, dropout if asked."""
     drawn, start = torch.randn(DRAWN, generator=torch.Generator().manual_seed(seed + 1)), 0
     for name, p in sorted(model.named_parameters()):
         normal = drawn.roll(-start).repeat(-(-p.numel() // DRAWN))[: p.numel()].view(p.shape)

@@ -9,7 +9,7 @@ from breakfix.checks import at_most, check, equal
 from breakfix.probes.parity import relative_error
 
 UPDATE = 1e-3  # float32 has 1e-5 at most, a wrong weight of a micro-batch 0.05 and more
-PEAK = 2.0  # of a plain accumulation's; a batch that is not cut has 8 times that and more
+PEAK = 2.0  # of a plain accumulation's; one backward for all parts has 6 times that and more
 LOSS = 1e-4
 MISTAKES = 0.25  # share of a ward's samples: a model that has learned has 0.1 at most, one that has not 0.5 and more
 

@@ -1,4 +1,5 @@
-# wrong: with less to hold anyway, the dropout of the heads is taken out: another model in training than the plain one
+# wrong: test_loss_and_gradients_equal_plain
+# The heads run on the coarse grid, and their dropout is taken out to hold less still: another model in training.
 """Train the land-cover model: from an aerial photograph to the cover of every pixel."""
 
 import argparse
