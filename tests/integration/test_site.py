@@ -96,9 +96,10 @@ def test_lab_page_has_its_parts_in_order(site, lab):
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.id)
 def test_lab_page_does_not_show_the_fix(site, lab):
-    added = set(lines_of(lab.solution)) - set(lines_of(lab.starter))
+    known = " ".join(lines_of(lab.starter) + lines_of(lab.path / "README.md"))  # the contract may be in its own words
+    added = [line for line in lines_of(lab.solution) if len(line) > 30 and line not in known]
     shown = words(page(site, f"labs/{lab.id}"))
-    assert [line for line in added if len(line) > 30 and line in shown] == []
+    assert [line for line in added if line in shown] == []
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.id)
@@ -135,7 +136,7 @@ def test_walkthrough_ran(site, lab):
     text = page(site, f"walkthroughs/{lab.id}")
     assert "jp-OutputArea-output" in text
     assert "Traceback (most recent call last)" not in text
-    assert 1 <= text.count("jp-CodeCell") <= 8
+    assert 1 <= text.count("jp-CodeCell") <= 12  # twice per cell
     assert len(text) < 400_000, "the style sheets of the notebook belong into a file of their own"
     assert 'src="https://' not in text
 
