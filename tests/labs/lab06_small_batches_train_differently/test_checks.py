@@ -9,6 +9,7 @@ from breakfix.checks import at_most, check, equal
 from breakfix.probes.parity import relative_error
 
 UPDATE = 1e-3  # float32 has 1e-5 at most, a wrong weight of a micro-batch 0.05 and more
+OWN = 0.03  # in a model of one's own a rounding may flip a ReLU: 0.01 at most; BatchNorm has 0.7 and more
 PEAK = 2.0  # of a plain accumulation's; one backward for all parts has 6 times that and more
 LOSS = 1e-4
 MISTAKES = 0.25  # share of a ward's samples: a model that has learned has 0.1 at most, one that has not 0.5 and more
@@ -61,7 +62,7 @@ def test_micro_batches_do_not_matter(lab, inputs, evidence):
         whole = evidence[f"own.{name}.{len(recordings)}"]
         for micro in lab.measurement.OWN_MICROS:
             error = relative_error(evidence[f"own.{name}.{micro}"], whole)
-            at_most(f"difference of the update, {micro} at a time, labels {name}", error, UPDATE)
+            at_most(f"difference of the update, {micro} at a time, labels {name}", error, OWN)
 
 
 @check(points=1)
