@@ -37,7 +37,7 @@ REGIMES = {
     "uneven": Regime(24, 8, "uneven"),
     "gap": Regime(20, 6, "gap"),
 }
-PEAKS = {"small": 32, "large": 96}  # recordings of the batches whose peak is counted, PEAK_MICRO at a time
+PEAKS = {"small": 32, "large": 128}  # recordings of the batches whose peak is counted, PEAK_MICRO at a time
 PEAK_MICRO, PEAK_LENGTH, PEAK_WIDTH = 4, 512, 16  # so that a batch is small beside what four recordings need
 OWN_MICROS = (1, 3, 8)  # the same update as with the whole batch is demanded of each
 
