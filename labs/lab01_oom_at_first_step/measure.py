@@ -1,18 +1,16 @@
 """Measure lab01: train models of known size, weights and batches on a card with room for 4.6 times their parameters."""
 
 import gc
-import mmap
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from breakfix.contract import describe, expect, function
-from breakfix.probes.memory import Card, Moment
+from breakfix.contract import PARAMETERS_OF_TODAY, describe, expect, expect_tensors, function
+from breakfix.probes.memory import Card, Moment, resident_bytes
 
 ITEMS = 1024
 BUDGET = 4.6  # all bytes are in units of the reference model's parameters
@@ -116,7 +114,7 @@ def sample(model: nn.Module, places: Tensor) -> Tensor:
 def measure(subject, seed: int, device: torch.device) -> dict:
     build = function(subject, "build(device, width, depth) -> tuple[nn.Module, Any]")
     train_step = function(subject, "train_step(model, state, batch) -> float")
-    drawn, evidence, ledger = inputs(seed), {"budget": BUDGET, "resident_at_start": resident()}, Ledger()
+    drawn, evidence, ledger = inputs(seed), {"budget": BUDGET, "resident_at_start": resident_bytes()}, Ledger()
     for name, regime in regimes(device).items():
         card = Card(device, int(BUDGET * regime.bytes))
         found = _with_a_budget(card, build, train_step, regime, drawn["batches"][name], drawn)
@@ -130,12 +128,6 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     evidence["half.saves"] = 1 - evidence["half.peak"] / evidence["whole.peak"]
     evidence["counted_bytes"] = ledger.most
     return evidence | (_on_the_real_card(build, train_step, drawn, device) if device.type == "cuda" else {})
-
-
-def resident() -> int:
-    """Bytes of this process that are in memory now; 0 where the kernel does not say."""
-    path = Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * mmap.PAGESIZE if path.exists() else 0
 
 
 @dataclass
@@ -168,8 +160,7 @@ def _built(build, regime: Regime, seed: int, device: torch.device) -> tuple[nn.M
 def _expect_parameters(model: nn.Module, regime: Regime, name: str) -> None:
     wanted = {name: list(p.shape) for name, p in skeleton(regime).named_parameters()}
     found = {name: list(p.shape) for name, p in model.named_parameters()}
-    odd = [f"{key} {found.get(key, 'missing')}" for key in wanted | found if wanted.get(key) != found.get(key)]
-    expect(not odd, name, wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
+    expect_tensors(found, wanted, name, PARAMETERS_OF_TODAY)
 
 
 def _step(train_step, model: nn.Module, state, batch: tuple[Tensor, Tensor]) -> float:

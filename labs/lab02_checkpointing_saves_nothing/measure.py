@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
-from breakfix.contract import describe, expect, function
+from breakfix.contract import describe, expect, expect_tensors, function
+from breakfix.probes.flops import flop_counter
 from breakfix.probes.memory import Card
 
 SENSORS, STATES, RANK, DROPOUT, STEPS, RATE = 24, 6, 4, 0.2, 2, 0.1
@@ -185,23 +185,9 @@ def _predict(model: nn.Module, readings: Tensor) -> Tensor:
 
 def products(run) -> int:
     """Floating-point operations of the matrix products while `run()` runs, forward and backward."""
-    counter = FlopCounterMode(display=False)
-    counter.mod_tracker = _NoModules()  # its own cannot bear autograd.grad inside backward
-    with counter:
+    with flop_counter() as counter:
         run()
     return counter.get_total_flops()
-
-
-class _NoModules:
-    """Books everything under the one name that a FlopCounterMode's total is read from."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error) -> None:
-        pass
 
 
 def plain_products(regime: Regime, wrap=lambda model: None) -> tuple[int, int]:
@@ -261,9 +247,8 @@ def _built(build, regime: Regime, seed: int, device: torch.device) -> nn.Module:
     model = build(device, regime.width, regime.depth)
     expect(isinstance(model, nn.Module), "build", wanted="an nn.Module", got=describe(model))
     wanted, found = _tensors(PumpMonitor(regime.width, regime.depth)), _tensors(model)
-    odd = [f"{key} {found.get(key, 'missing')}" for key in wanted | found if wanted.get(key) != found.get(key)]
     says = "a model with the parameters and buffers of today, by name, shape and dtype"
-    expect(not odd, "build", wanted=says, got=", ".join(odd[:3]))
+    expect_tensors(found, wanted, "build", says)
     prepare(model, regime, seed)
     return model
 

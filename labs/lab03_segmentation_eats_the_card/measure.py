@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.resnet import Bottleneck, ResNet
 from torchvision.models.segmentation import FCN
 from torchvision.models.segmentation.fcn import FCNHead
 
-from breakfix.contract import describe, expect, function
+from breakfix.contract import describe, expect, expect_tensors, function
+from breakfix.probes.flops import flop_counter
 from breakfix.probes.memory import MIB, Card
 
 RESNET_50, SHALLOW, UNLABELLED = (3, 4, 6, 3), (1, 1, 1, 1), 255
@@ -123,22 +123,9 @@ def spread(model: nn.Module, loss_of, drawn: tuple[Tensor, Tensor], seed: int, d
     return float(losses.std() / losses.mean())
 
 
-class NoModules:
-    """Books everything under the one name that a FlopCounterMode's total is read from."""
-
-    parents = frozenset({"Global"})  # its own tracker of modules cannot bear autograd.grad inside backward
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error) -> None:
-        pass
-
-
 def count(build, loss_of, size: Size) -> dict:
     """Forward and backward of the real model at a real size, on tensors that have shapes and no memory."""
-    counter, card = FlopCounterMode(display=False), Card("meta")
-    counter.mod_tracker = NoModules()
+    counter, card = flop_counter(), Card("meta")
     with torch.device("meta"):
         model = build(size.classes, RESNET_50).train()
         photographs = torch.empty(size.photographs, 3, size.height, size.width)
@@ -199,9 +186,8 @@ def _built(build, classes: int, layers: tuple[int, ...]) -> nn.Module:
     expect(isinstance(model, nn.Module), "build", wanted="an nn.Module", got=describe(model))
     with torch.device("meta"):
         wanted, found = _tensors(reference(classes, layers)), _tensors(model)
-    odd = [f"{key} {found.get(key, 'missing')}" for key in wanted | found if wanted.get(key) != found.get(key)]
     says = "a model with the parameters and buffers of today, by name, shape and dtype"
-    expect(not odd, "build", wanted=says, got=", ".join(odd[:3]))
+    expect_tensors(found, wanted, "build", says)
     return model
 
 
@@ -214,8 +200,7 @@ def _head_at_full_size() -> float:
     """How many times as many products the head needs on a grid that is eight times as fine in each direction."""
     products = []
     for side in (8, 64):
-        counter = FlopCounterMode(display=False)
-        with torch.device("meta"), counter:
+        with torch.device("meta"), flop_counter() as counter:
             FCNHead(2048, 21)(torch.empty(2, 2048, side, side))
         products.append(counter.get_total_flops())
     return products[1] / products[0]

@@ -1,21 +1,19 @@
 """Measure lab04: evaluate few and many batches, train few and many; what is alive in between, and what came out."""
 
 import gc
-import mmap
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from breakfix.contract import describe, expect, function
+from breakfix.contract import PARAMETERS_OF_TODAY, describe, expect, expect_tensors, function
 from breakfix.probes.lineage import Growth, Held, alive, held
-from breakfix.probes.memory import Card
+from breakfix.probes.memory import Card, resident_bytes
 
 EVENTS, WIDTH, IGNORE, ACTIVITY, RATE = 40, 64, -100, 1.0, 0.5
 LIFTS, WINDOW = 128, 12
@@ -129,7 +127,7 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     build = function(subject, "build(device) -> nn.Module")
     evaluate = function(subject, "evaluate(model, batches) -> dict[str, float]")
     train_epoch = function(subject, "train_epoch(model, optimizer, batches) -> dict")
-    evidence, ledger = {"resident_at_start_mib": _resident() / MIB}, []
+    evidence, ledger = {"resident_at_start_mib": resident_bytes() / MIB}, []
     evidence["known.append_bytes"] = _appended_after_backward(device)
     with _new_objects_only():
         for name, regime in REGIMES.items():
@@ -157,12 +155,6 @@ def _new_objects_only() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _resident() -> int:
-    """Bytes of this process that are in memory now; 0 where the kernel does not say."""
-    path = Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * mmap.PAGESIZE if path.exists() else 0
-
-
 def _on(device: torch.device, batches: list[Batch]) -> list[Batch]:
     return [(events.to(device), targets.to(device)) for events, targets in batches]
 
@@ -173,8 +165,7 @@ def _built(build, seed: int, device: torch.device) -> nn.Module:
     expect(isinstance(model, nn.Module), "build", wanted="an nn.Module", got=describe(model))
     wanted = {name: list(p.shape) for name, p in LiftMonitor().named_parameters()}
     found = {name: list(p.shape) for name, p in model.named_parameters()}
-    odd = [f"{key} {found.get(key, 'missing')}" for key in wanted | found if wanted.get(key) != found.get(key)]
-    expect(not odd, "build", wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
+    expect_tensors(found, wanted, "build", PARAMETERS_OF_TODAY)
     set_weights(model, seed)
     return model
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from breakfix.contract import describe, expect, function
+from breakfix.contract import PARAMETERS_OF_TODAY, describe, expect, expect_tensors, function
 from breakfix.probes import _torch
+from breakfix.probes.flops import flop_counter
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS = 64, 64, 32, 2
 STEPS = 10
@@ -107,8 +107,7 @@ def _built(build, weights: dict[str, Tensor], device: torch.device) -> nn.Module
     model = build(device)
     expect(isinstance(model, nn.Module), "build", wanted="an nn.Module", got=describe(model))
     found = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    odd = [f"{n} {found.get(n, 'missing')}" for n in found | weights if found.get(n) != shapes().get(n)]
-    expect(not odd, "build", wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
+    expect_tensors(found, shapes(), "build", PARAMETERS_OF_TODAY)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(weights[name])
@@ -197,7 +196,7 @@ def _work(model: nn.Module, texts: list[list[int]]) -> dict:
     """Floating point operations and products of one batch."""
     found = {}
     for name, call in (("embed", lambda: _embed(model, texts)), ("complete", lambda: _complete(model, texts))):
-        with FlopCounterMode(display=False) as flops:
+        with flop_counter() as flops:
             call()
         with _Products() as products:
             call()

@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from breakfix.contract import describe, expect, function
+from breakfix.contract import PARAMETERS_OF_TODAY, describe, expect, expect_tensors, function
 from breakfix.probes.segments import MIB, Event, Trace, live_bytes, measured, replay
 
 VOCABULARY, WIDTH, LAYERS = 512, 64, 2
@@ -86,8 +86,7 @@ def _built(build, weights: dict[str, Tensor], device: torch.device) -> nn.Module
     model = build(device)
     expect(isinstance(model, nn.Module), "build", wanted="an nn.Module", got=describe(model))
     found = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    odd = [f"{n} {found.get(n, 'missing')}" for n in found | weights if found.get(n) != shapes().get(n)]
-    expect(not odd, "build", wanted="a model with the parameters of today, by name and shape", got=", ".join(odd[:3]))
+    expect_tensors(found, shapes(), "build", PARAMETERS_OF_TODAY)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(weights[name])

@@ -3,7 +3,7 @@
 A learner may restructure all else, so a breach names the function, what was wanted and what came.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +26,15 @@ def expect(holds: bool, name: str, wanted: str, got: str) -> None:
     """Raise Contract unless `holds`: function `name` was to return `wanted`, and `got` is what came."""
     if not holds:
         raise Contract(f"{name} must return {wanted}; it returned {got}")
+
+
+PARAMETERS_OF_TODAY = "a model with the parameters of today, by name and shape"
+
+
+def expect_tensors(found: Mapping[str, Any], like: Mapping[str, Any], name: str, wanted: str) -> None:
+    """Raise Contract unless what function `name` returned has the tensors of `like`: names to shapes, or the like."""
+    odd = [f"{key} {found.get(key, 'missing')}" for key in like | found if like.get(key) != found.get(key)]
+    expect(not odd, name, wanted=wanted, got=", ".join(odd[:3]))
 
 
 def describe(value: Any) -> str:

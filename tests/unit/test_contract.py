@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from breakfix.contract import Contract, describe, expect, function
+from breakfix.contract import Contract, describe, expect, expect_tensors, function
 
 STUB = "loss_fn(logits, targets) -> Tensor"
 
@@ -49,6 +49,17 @@ def test_expect_names_function_wanted_and_got():
     expect(True, "loss_fn", wanted="a 0-d tensor", got="None")
     with pytest.raises(Contract, match=r"^loss_fn must return a 0-d tensor; it returned None$"):
         expect(False, "loss_fn", wanted="a 0-d tensor", got="None")
+
+
+def test_tensors_that_differ_are_named():
+    like = {"weight": [2, 3], "bias": [2]}
+    expect_tensors({"bias": [2], "weight": [2, 3]}, like, "build", "today's model")
+    with pytest.raises(Contract, match=r"^build must return today's model; it returned bias missing, scale \[2\]$"):
+        expect_tensors({"weight": [2, 3], "scale": [2]}, like, "build", "today's model")
+    with pytest.raises(Contract, match=r"it returned weight \[3, 2\]$"):
+        expect_tensors({"weight": [3, 2], "bias": [2]}, like, "build", "today's model")
+    with pytest.raises(Contract, match=r"it returned a missing, b missing, c missing$"):
+        expect_tensors({}, {key: [1] for key in "abcde"}, "build", "today's model")
 
 
 @pytest.mark.parametrize(

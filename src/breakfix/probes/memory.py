@@ -15,6 +15,7 @@ fragmentation, NumPy arrays, what threads other than yours and backward's make, 
 """
 
 import contextlib
+import mmap
 import sys
 import threading
 import weakref
@@ -214,6 +215,12 @@ class Card(_torch.dispatch_mode()):
     def _after_step(self, optimizer, args, kwargs):
         self._name(optimizer)
         self._stepping = False
+
+
+def resident_bytes() -> int:
+    """Bytes of this process that are in memory now; 0 where the kernel does not say."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * mmap.PAGESIZE if path.exists() else 0
 
 
 def _own(owner: nn.Module | Optimizer | Tensor) -> Iterator[tuple[Tensor, str]]:
