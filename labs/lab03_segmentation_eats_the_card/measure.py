@@ -14,9 +14,10 @@ from torchvision.models.segmentation.fcn import FCNHead
 from breakfix.contract import describe, expect, expect_tensors, function
 from breakfix.probes.flops import flop_counter
 from breakfix.probes.memory import MIB, Card
+from breakfix.probes.parity import relative_error
 
 RESNET_50, SHALLOW, UNLABELLED = (3, 4, 6, 3), (1, 1, 1, 1), 255
-DRAWS = 4  # of dropout
+LAST = {"head": "classifier.4.weight", "auxiliary": "aux_classifier.4.weight"}  # the layers behind dropout
 SAMPLES = 255  # elements of each gradient that become evidence
 DRAWN = 65_537  # random numbers that all weights are made of; a prime, so that no two filters are equal
 BUDGET = 1.05  # of what the plain model needs
@@ -116,11 +117,12 @@ def compute(model: nn.Module, loss_of, segment, drawn: tuple[Tensor, Tensor], de
     return found | {"logits": logits.float().cpu()}
 
 
-def spread(model: nn.Module, loss_of, drawn: tuple[Tensor, Tensor], seed: int, device: torch.device) -> float:
-    """How far the loss of one batch moves with the masks of dropout: the standard deviation, as a share of the mean."""
+def spread(model: nn.Module, loss_of, drawn: tuple[Tensor, Tensor], seed: int, device: torch.device) -> dict[str, float]:
+    """By head: how far the gradient of its last layer moves from one mask of dropout to the next, as a share of it."""
     prepare(model, seed, dropout=True)
-    losses = torch.tensor([loss_of(model, *(t.to(device) for t in drawn)).item() for _ in range(DRAWS)])
-    return float(losses.std() / losses.mean())
+    last, batch = [model.get_parameter(name) for name in LAST.values()], [t.to(device) for t in drawn]
+    draws = [torch.autograd.grad(loss_of(model, *batch), last, materialize_grads=True) for _ in range(2)]
+    return {f"{name}.spread": relative_error(*pair) for name, pair in zip(LAST, zip(*draws, strict=True), strict=True)}
 
 
 def count(build, loss_of, size: Size) -> dict:
@@ -150,7 +152,7 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     for name, size in COMPUTED.items():
         with device:
             model = _built(build, size.classes, SHALLOW)
-        evidence[f"{name}.spread"] = spread(model, loss_of, drawn[name], seed, device)
+        evidence |= _flat(name, spread(model, loss_of, drawn[name], seed, device))
         prepare(model, seed)
         found = compute(model, loss_of, segment, drawn[name], device)
         evidence |= _flat(name, found | _sampled(model, found["gradients"], drawn["seed"]))

@@ -202,11 +202,16 @@ def _own(build_model, train_step, name: str, batch: tuple[Tensor, Tensor], place
     for micro in (*OWN_MICROS, len(batch[0])):
         copy = deepcopy(model)
         _step(train_step, copy, torch.optim.SGD(copy.parameters(), lr=LR), batch, micro, device)
-        update = flat(copy.parameters()) - flat(model.parameters())
+        update = flat(_state(copy)) - flat(_state(model))
         found[f"own.{name}.{micro}"] = update[(places * len(update)).long()]
     whole = found[f"own.{name}.{len(batch[0])}"]
     differences = [relative_error(found[f"own.{name}.{micro}"], whole) for micro in OWN_MICROS]
     return found | {f"own.{name}.differences": np.array(differences)}
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    """What an update may move: parameters, and buffers such as running statistics."""
+    return [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
 
 
 def _built(build_model) -> nn.Module:

@@ -1,5 +1,5 @@
 # wrong: test_loss_and_gradients_equal_plain
-# The heads run on the coarse grid, and their dropout is taken out to hold less still: another model in training.
+# The heads run on the coarse grid, and dropout is taken out of the wider one to hold less still: another model in training.
 """Train the land-cover model: from an aerial photograph to the cover of every pixel."""
 
 import argparse
@@ -25,8 +25,7 @@ class LandCover(nn.Module):
         self.backbone = IntermediateLayerGetter(resnet, {"layer4": "out", "layer3": "aux"})
         self.classifier = FCNHead(2048, classes)
         self.aux_classifier = FCNHead(1024, classes)
-        for head in (self.classifier, self.aux_classifier):
-            head[3] = nn.Identity()  # dropout keeps a mask and a copy as large as the map; ResNet has BatchNorm
+        self.classifier[3] = nn.Identity()  # dropout keeps a mask and a copy as large as the map; ResNet has BatchNorm
 
     def forward(self, photographs: Tensor) -> dict[str, Tensor]:
         size = photographs.shape[-2:]
