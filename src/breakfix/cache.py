@@ -76,7 +76,9 @@ class VerdictCache:
 @lru_cache
 def _package_digest() -> str:
     package = Path(__file__).parent
-    return digest(*_contents(package, [*package.glob("*.py"), *(package / "probes").glob("*.py")]))
+    return digest(
+        *_contents(package, [p for folder in ("", "probes", "sandbox") for p in (package / folder).glob("*.py")])
+    )
 
 
 def _asking_side(lab: Lab) -> list[bytes]:

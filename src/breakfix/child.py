@@ -67,9 +67,13 @@ class Ended:
     outside: dict[str, float] = field(default_factory=dict)
 
 
-def run_child(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
-    """Run `fn` in a process of its own and return its bytes, or how it went wrong; nothing of it is left behind."""
-    return _run_forked(fn, bounds) if CAN_FORK else _run_fresh(fn, bounds)
+def run_child(fn: Callable[[], bytes], bounds: Bounds, enter: Callable[[], None] | None = None) -> Ended:
+    """Run `fn` in a process of its own and return its bytes, or how it went wrong; nothing of it is left behind.
+
+    `enter` goes into a sandbox first, which has a /tmp of its own; it needs fork.
+    """
+    assert CAN_FORK or enter is None
+    return _run_forked(fn, bounds, enter) if CAN_FORK else _run_fresh(fn, bounds)
 
 
 def not_dumpable() -> None:
@@ -103,14 +107,14 @@ def use_for_temporary_files(folder: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- the parent
 
 
-def _run_forked(fn: Callable[[], bytes], bounds: Bounds) -> Ended:
+def _run_forked(fn: Callable[[], bytes], bounds: Bounds, enter: Callable[[], None] | None) -> Ended:
     sys.stdout.flush(), sys.stderr.flush()  # else the child would print them again
     with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
         data_end, log_end = os.pipe(), os.pipe()
         started = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _become(data_end[1], log_end[1], folder, fn)
+            _become(data_end[1], log_end[1], folder, enter, fn)
         os.close(data_end[1]), os.close(log_end[1])
         watch = _Watch(pid, data_end[0], log_end[0], bounds, started)
         try:
@@ -224,7 +228,7 @@ class _Watch:
 # ----------------------------------------------------------------------------------------------------------- the child
 
 
-def _become(data_fd: int, log_fd: int, folder: str, fn: Callable[[], bytes]) -> None:
+def _become(data_fd: int, log_fd: int, folder: str, enter: Callable[[], None] | None, fn: Callable) -> None:
     """Turn this fork into the child. Never returns."""
     code = 1
     try:
@@ -238,6 +242,9 @@ def _become(data_fd: int, log_fd: int, folder: str, fn: Callable[[], bytes]) -> 
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         use_for_temporary_files(folder)
+        if enter:
+            enter()
+            use_for_temporary_files("/tmp")
         _write_all(3, fn())
         code = 0
     except BaseException:

@@ -79,7 +79,7 @@ def _engine() -> dict[str, Any]:
 
 def _private_loopback() -> bool:
     """Tried in a child, since a process that has entered a network of its own cannot leave it."""
-    from breakfix.sandbox import private_loopback
+    from breakfix.sandbox.network import private_loopback
 
     return child.run_child(lambda: b"yes" if private_loopback() else b"no", child.Bounds()).data == b"yes"
 

@@ -6,6 +6,7 @@ It runs the subject in a child, sees it from outside, and asks the checks when i
 import re
 import secrets
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import metadata
@@ -47,9 +48,9 @@ def judge(job: Job, checks: bool = True) -> Verdict:
     blank = Verdict(job.lab.id, ERROR, job.seed, job.device, versions=versions())
     if missing := lacking(job.lab, job.device):
         return replace(blank, state=missing[0], detail=missing[1])
-    wired = _ranks(job.lab) > 1 and sandbox.private_loopback()
-    ended = child.run_child(partial(measure_to_bytes, job), job.lab.bounds)
-    outside = dict(ended.outside) | ({"wire_bytes": sandbox.loopback_bytes()} if wired else {})
+    wired = _ranks(job.lab) > 1 and sandbox.network.private_loopback()
+    ended = child.run_child(partial(measure_to_bytes, job), job.lab.bounds, _sandbox(job, keep_network=wired))
+    outside = dict(ended.outside) | ({"wire_bytes": sandbox.network.loopback_bytes()} if wired else {})
     verdict = replace(blank, log=ended.log, outside=outside)
     if ended.state != child.ENDED:
         return replace(verdict, state=ended.state, detail=_where(ended, job))
@@ -59,6 +60,13 @@ def judge(job: Job, checks: bool = True) -> Verdict:
     if tag != EVIDENCE or ended.exit != 0:
         return replace(verdict, detail=f"the process ended ({_exit(ended.exit)}) before the measurement did")
     return _asked(replace(verdict, frame=rest), job, checks)
+
+
+def _sandbox(job: Job, keep_network: bool) -> Callable[[], None] | None:
+    """What the subject's process does first; the network is kept where this process counts what goes over it."""
+    if job.isolation == sandbox.NONE:
+        return None
+    return partial(sandbox.enter, sandbox.visible(job.lab), keep_network, job.lab.bounds.memory_mib)
 
 
 def lacking(lab: Lab, device: str) -> tuple[str, str] | None:
@@ -115,7 +123,7 @@ def _state(states: set[str]) -> str:
 def _idle(job: Job) -> dict[str, float]:
     if not hasattr(job.lab.measurement, "IDLE") or not child.CAN_FORK:
         return {}
-    idle = child.run_child(partial(measure_idle, job), job.lab.bounds)
+    idle = child.run_child(partial(measure_idle, job), job.lab.bounds, _sandbox(job, keep_network=False))
     return {"idle_maxrss_mib": idle.outside["maxrss_mib"]} if idle.exit == 0 else {}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from breakfix import evidence
+from breakfix import evidence, sandbox
 from breakfix.catalog import Lab, read_lab
 from breakfix.contract import Contract
 
@@ -33,6 +33,7 @@ class Job:
     path: str
     seed: int
     device: str = "cpu"
+    isolation: str = sandbox.NONE
 
     @property
     def lab(self) -> Lab:
@@ -45,7 +46,7 @@ class Job:
 
     def to_bytes(self) -> bytes:
         """One line of JSON, then the source."""
-        head = {"lab_path": str(self.lab_path), "path": self.path, "seed": self.seed, "device": self.device}
+        head = {k: v for k, v in vars(self).items() if k != "source"} | {"lab_path": str(self.lab_path)}
         return json.dumps(head).encode() + b"\n" + self.source
 
     @classmethod

@@ -50,7 +50,7 @@ class Workspace:
     def start(self, lab: Lab) -> Path:
         """Give the learner a copy of the starter, of the README and of what else the lab shows; never overwrites."""
         file = self.file(lab)
-        copies = {file.parent / name: content for name, content in _given_files(lab).items()}
+        copies = {file.parent / name: content for name, content in given_files(lab).items()}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             for path, content in copies.items():
@@ -65,7 +65,7 @@ class Workspace:
 
     def reset(self, lab: Lab) -> Path | None:
         """Put the starter back; what was there is kept under the name that is returned."""
-        _given_files(lab)  # a lab that cannot be read must not cost the learner her file
+        given_files(lab)  # a lab that cannot be read must not cost the learner her file
         file, kept = self.file(lab), None
         with state_file.alone_in(self.root):
             if os.path.lexists(file):
@@ -153,7 +153,7 @@ class Workspace:
         return next((lab for lab in left if waiting.isdisjoint(lab.prerequisites)), left[0] if left else None)
 
 
-def _given_files(lab: Lab) -> dict[str, bytes]:
+def given_files(lab: Lab) -> dict[str, bytes]:
     """By name what a learner gets: all of the lab's folder but what measures it."""
     others = {p.name: p for p in lab.path.iterdir() if p.is_file() and not p.name.startswith(".")}
     for name in ("lab.toml", "measure.py", "README.md", lab.editable):

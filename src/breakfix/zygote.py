@@ -75,9 +75,12 @@ class Engine:
 
         Raises OSError if the file cannot be read, EngineFailed if there is no verdict.
         """
-        job = Job.of_file(lab, Path(path), seed, device)
+        return self.judge_job(Job.of_file(lab, Path(path), seed, device), ask)
+
+    def judge_job(self, job: Job, ask: bool = True) -> Verdict:
+        """The verdict on a job whose source may be in no file. Raises EngineFailed."""
         data = _ASK[ask] + job.to_bytes()
-        return _verdict(self._zygote(lab.needs).exchange(data) if child.CAN_FORK else _judge_fresh(data))
+        return _verdict(self._zygote(job.lab.needs).exchange(data) if child.CAN_FORK else _judge_fresh(data))
 
     def start(self, *labs: Lab) -> None:
         """Start the zygotes of `labs`, else the one of most labs, without waiting until they are warm."""

@@ -12,7 +12,8 @@ from functools import partial
 
 import pytest
 
-from breakfix import child, sandbox
+from breakfix import child
+from breakfix.sandbox import network
 
 pytestmark = pytest.mark.skipif(not child.CAN_FORK, reason="seen from outside on Linux only")
 
@@ -99,9 +100,9 @@ def test_an_exception_is_told_in_the_log():
 
 def send_to_itself(size: int) -> bytes:
     """In a network of its own, a child sends `size` bytes to its parent: (bytes counted before, and after)."""
-    if not sandbox.private_loopback():
+    if not network.private_loopback():
         return b"no"
-    before = sandbox.loopback_bytes()
+    before = network.loopback_bytes()
     with socket.create_server(("127.0.0.1", 0)) as server:
         if os.fork() == 0:
             with socket.create_connection(server.getsockname()) as connection:
@@ -111,7 +112,7 @@ def send_to_itself(size: int) -> bytes:
         while connection.recv(1 << 16):
             pass
         os.wait()
-    return f"{before} {sandbox.loopback_bytes()}".encode()
+    return f"{before} {network.loopback_bytes()}".encode()
 
 
 def test_bytes_that_a_child_sent():
@@ -131,7 +132,7 @@ def loopback_of_a_plain_user(dumpable: bool) -> bytes:
     if not dumpable:
         child.not_dumpable()
     had = os.readlink("/proc/self/ns/net") if dumpable else ""
-    got = sandbox.private_loopback()
+    got = network.private_loopback()
     if dumpable and not got:
         assert os.readlink("/proc/self/ns/net") == had  # not left in a network whose loopback is down
     return b"yes" if got else b"no"
@@ -155,9 +156,9 @@ def test_a_loopback_that_stays_down_is_not_entered(monkeypatch):
 
     def where() -> bytes:
         before = os.readlink("/proc/self/ns/net")
-        return str((sandbox.private_loopback(), os.readlink("/proc/self/ns/net") == before)).encode()
+        return str((network.private_loopback(), os.readlink("/proc/self/ns/net") == before)).encode()
 
-    monkeypatch.setattr(sandbox, "_loopback_up", denied)
+    monkeypatch.setattr(network, "loopback_up", denied)
     assert child.run_child(where, BOUNDS).data == b"(False, True)"
 
 

@@ -1,0 +1,1 @@
+"""Assign labs, collect what strangers hand in, grade it, and keep every grade."""
