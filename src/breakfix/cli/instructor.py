@@ -73,9 +73,11 @@ def _due(text: str | None) -> datetime | None:
 @app.command(rich_help_panel=INSTRUCTORS)
 def grade(
     submissions: Annotated[
-        Path, typer.Argument(help="A folder with a folder or a zip per student.", exists=True, file_okay=False)
-    ],
-    assignment: Annotated[Path, typer.Option(help="The assignment.toml that `assign` wrote.", dir_okay=False)],
+        Path | None, typer.Argument(help="A folder with a folder or a zip per student.", exists=True, file_okay=False)
+    ] = None,
+    assignment: Annotated[
+        Path | None, typer.Option(help="The assignment.toml that `assign` wrote.", exists=True, dir_okay=False)
+    ] = None,
     roster: Annotated[
         Path | None, typer.Option(help="A CSV with a column student; due is an extension.", exists=True, dir_okay=False)
     ] = None,
@@ -87,6 +89,9 @@ def grade(
         list[str] | None, typer.Option(help="Grade anew: a student, a lab, or all; repeatable. The old grades stay.")
     ] = None,
     self_test: Annotated[bool, typer.Option("--self-test", help="Judge the labs' own files, and stop there.")] = False,
+    explain: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="STUDENT LAB", help="Show how one grade came about, and stop.")
+    ] = None,
     trusted: Annotated[
         bool, typer.Option("--i-trust-these-submissions", help="Run them without isolation, as yourself.")
     ] = False,
@@ -96,6 +101,10 @@ def grade(
 
     First the labs' own files are judged: a solution that fails here would be the machine's fault, not a student's.
     """
+    if explain:
+        return _explain(out, *explain, as_json)
+    if not submissions or not assignment:
+        raise typer.BadParameter("name the folder of submissions, and the assignment: --assignment FILE")
     catalog, workers = Catalog.read(), workers or os.cpu_count() or 1
     plan, students = _read(Assignment.read, assignment, catalog), _read(read_roster, roster) if roster else None
     if not plan.key:
@@ -106,7 +115,7 @@ def grade(
         cohort = Cohort(plan, catalog, engine, book, students, isolation)
         tests = _self_tested(cohort, collected.handins, workers, as_json)
         if self_test:
-            raise typer.Exit(0)
+            return print_json([_told(test) for test in tests]) if as_json else None
         graded = _graded(cohort, collected.handins, _chosen(again or []), workers, as_json)
         rows = list(book.grades())
     if as_json:
@@ -114,7 +123,6 @@ def grade(
     for note in collected.notes:
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     _summary(rows, graded, out)
-    del tests
 
 
 def _isolation(trusted: bool) -> str:
@@ -171,7 +179,7 @@ def _same_key(kept: Path, given: Path) -> None:
 
 def _self_tested(cohort: Cohort, handins: list[Handin], workers: int, quiet: bool) -> list[SelfTest]:
     """Judge the labs' own files; the end of the command where one is not judged as it must be."""
-    tests = []
+    tests: list[SelfTest] = []
     for test in cohort.self_test():
         tests.append(test)
         if not quiet:
@@ -186,6 +194,10 @@ def _self_tested(cohort: Cohort, handins: list[Handin], workers: int, quiet: boo
         estimate = minutes(tests, files, workers)
         console.print(f"{files.total()} files, {workers} at a time: about {max(1, round(estimate))} min", style="dim")
     return tests
+
+
+def _told(test: SelfTest) -> dict:
+    return {"lab": test.lab, "solution": test.solution.state, "starter": test.starter.state, "seconds": test.seconds}
 
 
 def _graded(cohort: Cohort, handins: list[Handin], again: Callable, workers: int, quiet: bool) -> int:
@@ -210,9 +222,8 @@ def _summary(rows: list[Grade], graded: int, out: Path) -> None:
     console.print(terminal.step(f"breakfix export {out} --as feedback", "a page for each student"))
 
 
-@app.command(rich_help_panel=INSTRUCTORS)
-def explain_grade(results: Results, student: str, lab: str, as_json: AsJson = False) -> None:
-    """Show how a grade came about: every figure, the seed, the history, and the command that replays it."""
+def _explain(results: Path, student: str, lab: str, as_json: bool) -> None:
+    """How a grade came about: every figure, the seed, the history, and the command that replays it."""
     catalog = Catalog.read()
     with _book(results) as book:
         history = book.history(student, catalog[lab].id)
