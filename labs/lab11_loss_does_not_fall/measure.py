@@ -452,11 +452,14 @@ def _treated(repair, patient: Patient, device: torch.device) -> dict:
         "altered": _differences(before, _fixed_facts(repaired, patient)) + _names(repaired.model, twin.model, patient),
         "rows": len(repaired.inputs),
         "mispaired": _mispaired(repaired, patient, device),
+        "untrained": _unseen_loss(repaired.model, patient, device) / patient.chance,
         "objective": _objective_error(repaired, twin, patient, device),
     }
     weights = {name: p.detach().clone() for name, p in repaired.model.named_parameters() if p.ndim > 1}
     train(repaired, EPOCHS)
     now = dict(repaired.model.named_parameters())
+    if patient.cause == "vanishing_gradients" and _straight(repaired.model, patient):
+        found["altered"].append("the model is a straight line")
     found["still"] = [name for name, value in weights.items() if torch.equal(value, now[name])]
     return found | {"loss": _unseen_loss(repaired.model, patient, device) / patient.chance}
 
@@ -475,11 +478,18 @@ def _state(trainer: Trainer) -> dict[str, Any]:
     for layer in _unregistered(trainer.model):
         kept |= {f"{id(p)}": p.detach().clone() for p in layer.parameters()}
     kept |= {f"mode of {name or 'the model'}": m.training for name, m in trainer.model.named_modules()}
+    kept |= {f"hooks of {name or 'the model'}": _hooks(m) for name, m in trainer.model.named_modules()}
+    kept |= {f"frozen {name}": not p.requires_grad for name, p in trainer.model.named_parameters()}
     state = trainer.optimizer.state_dict()
     kept |= {f"optimizer.{i}.{key}": copy.deepcopy(v) for i, s in state["state"].items() for key, v in s.items()}
     kept |= {f"optimizer.group{i}": repr(group) for i, group in enumerate(state["param_groups"])}
     kept |= {"inputs": trainer.inputs.clone(), "targets": trainer.targets.clone(), "loss_fn": id(trainer.loss_fn)}
     return kept | _settings(trainer)
+
+
+def _hooks(module: nn.Module) -> int:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return sum(len(getattr(module, kind)) for kind in kinds)
 
 
 def _settings(trainer: Trainer) -> dict[str, Any]:
@@ -559,6 +569,14 @@ def _task_loss(outputs: Tensor, y: Tensor) -> Tensor:
     outputs = outputs.double()
     sums_to_one = bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all())
     return F.nll_loss(outputs.log() if sums_to_one else outputs.log_softmax(1), y)
+
+
+@torch.no_grad()
+def _straight(model: nn.Module, patient: Patient) -> bool:
+    """Whether the model is affine: what stands between its linear layers may be another, and not nothing."""
+    f, x = copy.deepcopy(model).double().eval(), patient.unseen(next(model.parameters()).device)[0].double()
+    a, b = x[:128], x[128:]
+    return relative_error(f((a + b) / 2).cpu(), (f(a) / 2 + f(b) / 2).cpu()) < 1e-6
 
 
 @torch.no_grad()

@@ -38,6 +38,7 @@ REGIMES = {
     "even": Regime(16, (512,) * 10, 8),
     "ragged": Regime(16, (300, 800, 140, 620, 470, 800, 256, 710, 90, 540, 394), 8),
     "short": Regime(5, (3, 1, 9, 4), 6),
+    "long": Regime(4, (900, 37, 1100) * 5, 6),  # of twice as many tokens: a room that fits 5120 is one for 5120
 }
 LARGE = ("even", "ragged")  # whose memory is looked at
 
@@ -132,6 +133,7 @@ class _Run:
         self.model, self.regime, self.device = model, regime, device
         self.trace = _Counted(device)
         self.read_until = self.written_until = 0  # events, and bytes written, when the last passage had been read
+        self.encoded = []  # by passage: bytes written before the next one was asked for, next to those of its features
 
     def through(self, given: dict, name: str) -> dict:
         """Read the files, write the answers; the evidence."""
@@ -148,6 +150,7 @@ class _Run:
             "dtype": str(features.dtype),
             "tokens": tokens[ROW],
             "logits": logits[ROW],
+            "encoded": min(self.encoded, default=0.0),
             "likeliest": float((logits.gather(2, tokens.unsqueeze(2)).squeeze(2) >= logits.amax(2)).float().mean()),
         }
         del made, tokens, logits
@@ -156,8 +159,10 @@ class _Run:
     def _passages(self, ids: Tensor) -> Iterator[Tensor]:
         """The passages as they come from the disk, each when it is asked for."""
         for passage in ids.split(self.regime.passages, dim=1):
-            yield passage.clone()
+            ids, before = passage.clone(), self.trace.written
+            yield ids
             self.read_until, self.written_until = self.trace.mark(), self.trace.written
+            self.encoded.append((self.written_until - before) / (passage.numel() * WIDTH * 4))
 
     def _emptied(self):
         real = torch.cuda.empty_cache if self.device.type == "cuda" else lambda: None

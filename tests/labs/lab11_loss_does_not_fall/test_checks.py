@@ -6,6 +6,7 @@ import pytest
 from breakfix.checks import at_least, at_most, check, equal
 
 LEARNED = 0.6  # of the loss of the best constant answer, on unseen rows
+UNTRAINED = 0.8  # of the same, before the platform trains it: that is not the repair's to do
 OBJECTIVE = {"cpu": 1e-4, "cuda": 1e-3}  # relative error of a loss in float32
 
 
@@ -62,4 +63,8 @@ def test_only_the_cause_is_changed(evidence, sick, lab, device):
         equal(f"changed by the repair, {p.name}", listed(evidence[f"{p.name}.altered"]), "nothing")
         equal(f"rows with another's target, {p.name}", evidence[f"{p.name}.mispaired"], 0)
         at_least(f"rows, {p.name}", evidence[f"{p.name}.rows"], lab.measurement.ROWS - 2 * lab.measurement.MAX_SHIFT)
+        at_most(f"rows, {p.name}", evidence[f"{p.name}.rows"], lab.measurement.ROWS)
+        if p.cause in lab.measurement.NEW_WEIGHTS:
+            loss = evidence[f"{p.name}.untrained"]
+            at_least(f"loss before the platform trains it, {p.name}, next to a constant answer's", loss, UNTRAINED)
         at_most(f"error of the loss, {p.name}", evidence[f"{p.name}.objective"], OBJECTIVE[device.type])

@@ -82,7 +82,7 @@ def test_a_word_does_not_move_the_cache(evidence, lab):
 
 @check(points=2)
 def test_answers_equal_float64(evidence, lab, reference):
-    """Features and logits equal float64 over the whole file, on even, ragged and short passages."""
+    """Features and logits equal float64 over the whole file, on even, ragged, short and long passages."""
     for name in lab.measurement.REGIMES:
         features, logits = reference[name]
         at_most(f"feature error, {name}", relative_error(evidence[f"{name}.features"], features), ERROR)
@@ -92,8 +92,10 @@ def test_answers_equal_float64(evidence, lab, reference):
 
 @check(points=1)
 def test_only_the_result_stays(evidence, lab, device):
-    """After the answer only its results are alive, and the features are where the index wants them, in float32."""
+    """A passage is encoded before the next is read; afterwards only the results are alive, on the device, in float32."""
     for name in lab.measurement.LARGE:
+        written = evidence[f"{name}.encoded"]
+        at_least(f"written before the next passage is read, against its features, {name}", written, 1.0)
         regime = lab.measurement.REGIMES[name]
         result = regime.files * (regime.length * lab.measurement.WIDTH + regime.words * lab.measurement.VOCABULARY) * 4
         at_most(f"alive afterwards against the result, {name}", evidence[f"{name}.left_mib"] * MIB / result, 1.3)
