@@ -34,6 +34,7 @@ ENDED = "ended"
 DATA_LIMIT = evidence.LIMIT + 1  # one frame and its tag
 LOG_LIMIT = 64 << 10  # bytes of output kept: the last ones, as a traceback comes last
 TICK = 0.05  # seconds between two looks at the family
+ASKING = 3.0  # seconds for asking a family that is to be killed where it stands
 STARTING, LEAVING = 60.0, 10.0  # seconds that a fresh process has to import torch, and to end after its last word
 LINUX = sys.platform == "linux"
 CAN_FORK = LINUX and not os.environ.get("BREAKFIX_NO_FORK")
@@ -171,7 +172,10 @@ class _Watch:
 
     def ask_where(self) -> None:
         """Let faulthandler print every thread of every process of the family, stuck in C or not."""
+        deadline = time.monotonic() + ASKING  # two hundred forks are not all asked: until they are killed they run on
         for member in _family(self.pid):  # one after the other, or their lines would mix
+            if time.monotonic() > deadline:
+                break
             _kill(member.pid, signal.SIGUSR1)
             self._read_until_quiet()
 
@@ -220,9 +224,18 @@ class _Watch:
             return TIMEOUT
         # resident sizes count shared pages once per process: too much, so only a suspicion; proportional sizes decide
         limit = self.bounds.memory_mib * 2**20
-        if sum(p.resident for p in family) > limit and sum(_proportional(p.pid) for p in family) > limit:
+        if sum(p.resident for p in family) > limit and self._add_up_to_more(family, limit):
             return OUT_OF_MEMORY
         return None
+
+    def _add_up_to_more(self, family: list["_Process"], limit: float) -> bool:
+        """Of a process that forks all the time the kernel takes a second to tell: not longer than the wall bound."""
+        total, deadline = 0, self.started + self.bounds.wall_seconds
+        for process in family:
+            total += _proportional(process)
+            if total > limit or time.monotonic() > deadline:
+                break
+        return total > limit
 
 
 # ----------------------------------------------------------------------------------------------------------- the child
@@ -316,12 +329,14 @@ def _adopts_orphans() -> bool:
     return bool(answer.value)
 
 
-def _proportional(pid: int) -> int:
-    """Resident bytes of `pid`, each shared page divided by those who share it."""
+def _proportional(process: _Process) -> int:
+    """Resident bytes of `process`, each shared page divided by those who share it; all, if it does not let us look."""
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
+    except PermissionError:  # a process may close itself to others of its own user
+        return process.resident
     except OSError:  # it has just ended
         pass
     return 0

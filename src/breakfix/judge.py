@@ -6,10 +6,12 @@ It runs the subject in a child, sees it from outside, and asks the checks when i
 import re
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import metadata
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -30,6 +32,7 @@ from breakfix.verdict import (
     Verdict,
 )
 
+CHECKS_BYTES, CHECKS_CPU_SECONDS = 4 << 30, 120  # of a judge, for the checks of a stranger's evidence
 WITHOUT_EVIDENCE = {TROUBLE: ERROR, TOO_LARGE: TOO_MUCH_DATA}  # tag of what a subject's process sent: state
 # onnxscript before 0.7.1 writes antialiased resizes without exclude_outside: even a right export answers wrongly
 PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript>=0.7.1")}
@@ -45,6 +48,22 @@ def judge(job: Job, checks: bool = True) -> Verdict:
 
     Meant for a process that does nothing else: it may enter a network of its own.
     """
+    verdict = _judged(job, checks)
+    if job.isolation == sandbox.NONE:
+        return verdict
+    return Verdict.from_json(_printable(verdict.to_json()), verdict.frame)
+
+
+def _printable(value: Any) -> Any:
+    """What a stranger printed and named, without what would command the terminal of whoever reads it."""
+    if isinstance(value, str):
+        return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in value)
+    if isinstance(value, list):
+        return [_printable(v) for v in value]
+    return {k: _printable(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _judged(job: Job, checks: bool) -> Verdict:
     blank = Verdict(job.lab.id, ERROR, job.seed, job.device, versions=versions())
     if missing := lacking(job.lab, job.device):
         return replace(blank, state=missing[0], detail=missing[1])
@@ -107,10 +126,35 @@ def _asked(verdict: Verdict, job: Job, checks: bool) -> Verdict:
     if not checks:
         return replace(verdict, state=PASSED)
     try:
-        results = ask(Given(job.lab, verdict.frame, verdict.outside, job.seed, job.device))
+        with _bounded() if job.isolation != sandbox.NONE else nullcontext():
+            results = ask(Given(job.lab, verdict.frame, verdict.outside, job.seed, job.device))
     except FaultyCheck as fault:
-        return replace(verdict, detail=f"a check of {job.lab.id} is at fault, not the file it judges:\n{fault}")
+        trusted = job.isolation == sandbox.NONE
+        blame = "is at fault, not the file it judges" if trusted else "broke on this evidence: a fault, or made up"
+        return replace(verdict, detail=f"a check of {job.lab.id} {blame}:\n{fault}")
     return replace(verdict, state=_state({c.state for c in results}), checks=results)
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """A stranger's evidence chooses shapes: what a check takes because of them must end this file's verdict only."""
+    import resource  # not on Windows, where there is no sandbox either
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    most = CHECKS_BYTES if before[1] == resource.RLIM_INFINITY else min(CHECKS_BYTES, before[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    handler = signal.signal(signal.SIGPROF, _out_of_time)
+    signal.setitimer(signal.ITIMER_PROF, CHECKS_CPU_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _out_of_time(*_) -> None:
+    raise TimeoutError(f"the checks have taken {CHECKS_CPU_SECONDS} CPU seconds")
 
 
 def _state(states: set[str]) -> str:

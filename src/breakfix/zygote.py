@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from breakfix import child
+from breakfix import child, sandbox
 from breakfix.catalog import Lab
 from breakfix.subject import Job
 from breakfix.verdict import Verdict
@@ -68,7 +68,7 @@ class Engine:
 
     def __init__(self):
         self._lock = threading.RLock()
-        self.zygotes: dict[tuple[str, ...], Zygote] = {}  # by what they import beyond torch and pytest
+        self.zygotes: dict[tuple[bool, tuple[str, ...]], Zygote] = {}  # for strangers or not; what they import
 
     def judge(self, lab: Lab, path: Path, seed: int, device: str = "cpu", ask: bool = True) -> Verdict:
         """The verdict on the file at `path`; without `ask` its evidence alone.
@@ -80,7 +80,9 @@ class Engine:
     def judge_job(self, job: Job, ask: bool = True) -> Verdict:
         """The verdict on a job whose source may be in no file. Raises EngineFailed."""
         data = _ASK[ask] + job.to_bytes()
-        return _verdict(self._zygote(job.lab.needs).exchange(data) if child.CAN_FORK else _judge_fresh(data))
+        if not child.CAN_FORK:
+            return _verdict(_judge_fresh(data))
+        return _verdict(self._zygote(job.lab.needs, job.isolation != sandbox.NONE).exchange(data))
 
     def start(self, *labs: Lab) -> None:
         """Start the zygotes of `labs`, else the one of most labs, without waiting until they are warm."""
@@ -104,17 +106,20 @@ class Engine:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _zygote(self, needs: Collection[str]) -> "Zygote":
+    def _zygote(self, needs: Collection[str], for_strangers: bool = False) -> "Zygote":
         imports = tuple(module for need in needs for module in WARM.get(need, ()))
         with self._lock:
-            return self.zygotes.setdefault(imports, Zygote(imports))
+            return self.zygotes.setdefault((for_strangers, imports), Zygote(imports, for_strangers))
 
 
 class Zygote:
-    """The client of one warm process, which has imported `imports` beside torch and pytest."""
+    """The client of one warm process, which has imported `imports` beside torch and pytest.
 
-    def __init__(self, imports: tuple[str, ...] = ()):
-        self.imports = imports
+    One `for_strangers` starts without this process's environment: what it never had, no child finds in its memory.
+    """
+
+    def __init__(self, imports: tuple[str, ...] = (), for_strangers: bool = False):
+        self.imports, self.for_strangers = imports, for_strangers
         self.process: subprocess.Popen | None = None
         self.folder: tempfile.TemporaryDirectory | None = None
         self._lock = threading.RLock()
@@ -160,13 +165,15 @@ class Zygote:
             self.process = self.folder = None
 
     def _popen(self, listener: int, log: IO[str]) -> subprocess.Popen:
+        environment = sandbox.environment() if self.for_strangers else dict(os.environ)
         return subprocess.Popen(
-            [sys.executable, "-m", "breakfix.zygote", str(listener), *self.imports],
+            # -P: the working folder may be a student's own, and its torch.py is not to be imported here
+            [sys.executable, "-P", "-m", "breakfix.zygote", str(listener), *self.imports],
             stdin=subprocess.PIPE,  # its end tells the zygote that the client has gone
             stdout=subprocess.DEVNULL,
             stderr=log,
             pass_fds=[listener],
-            env=os.environ | ENVIRONMENT | {"TMPDIR": self.folder.name},
+            env=environment | ENVIRONMENT | {"TMPDIR": self.folder.name},
         )
 
     def _address(self) -> str:
@@ -299,7 +306,10 @@ def _serve_one(conn: socket.socket, listener: socket.socket, folder: str) -> Non
 def _judge_fresh(data: bytes) -> bytes:
     """The answer of the same judge in a process of its own, where there is no zygote."""
     done = subprocess.run(
-        [sys.executable, "-m", "breakfix.zygote", "once"], input=data, capture_output=True, env=os.environ | ENVIRONMENT
+        [sys.executable, "-P", "-m", "breakfix.zygote", "once"],
+        input=data,
+        capture_output=True,
+        env=os.environ | ENVIRONMENT,
     )
     _, marker, answer = done.stdout.rpartition(_FRESH)
     if done.returncode or not marker:

@@ -61,6 +61,28 @@ def test_flight_recorders_hold_op_shape_and_dtype():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked, which is safe on Linux only")
+def test_flight_recorder_stacks_hold_the_lines_of_the_script():
+    def work(rank, world):
+        torch.distributed.all_reduce(torch.ones(2))
+        torch.distributed.barrier()
+        entries = _torch.flight_recorder_stacks()
+        return {
+            "entry": {k: entries[0][k] for k in ("process_group", "collective_seq_id", "is_p2p", "input_sizes")},
+            "names": [frame["name"] for frame in entries[0]["frames"]],
+            "files": [frame["filename"] for frame in entries[0]["frames"]],
+        }
+
+    [result] = run_ranks(work, 1)
+    assert result["entry"] == {
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 1,
+        "is_p2p": False,
+        "input_sizes": [[2]],
+    }
+    assert result["files"][result["names"].index("work")] == __file__
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked, which is safe on Linux only")
 def test_a_python_group_finds_the_backend_registered_for_it():
     def work(rank, world):
         group = torch.distributed.ProcessGroup(rank, world)
@@ -90,3 +112,123 @@ def test_a_stream_can_be_kept_busy():
         after.record()
         torch.cuda.synchronize()
         assert before.elapsed_time(after) > 0.1
+
+
+def test_a_fake_mode_has_devices_that_are_not_there():
+    with _torch.fake_mode():
+        x = torch.ones(2, 3, device="cuda:1")
+        assert x.device == torch.device("cuda", 1)
+        with pytest.raises(RuntimeError):
+            x + torch.ones(2, 3)
+
+
+def test_fake_parameters_move():
+    with _torch.fake_mode(), _torch.fake_parameters_can_move():
+        layer = torch.nn.Linear(2, 2)
+        weight = layer.weight
+        assert layer.to("cuda:1", torch.bfloat16).weight is weight
+        assert (weight.device, weight.dtype) == (torch.device("cuda", 1), torch.bfloat16)
+        assert layer(torch.ones(1, 2, device="cuda:1", dtype=torch.bfloat16)).device == weight.device
+
+
+def test_another_may_stand_in_for_the_engine():
+    seen, x = [], torch.ones(2, requires_grad=True)
+
+    def walk(outputs, gradients, keep_graph, create_graph, inputs, *_, **options):
+        seen.append((len(outputs), len(inputs)))
+        return (torch.zeros(2),) * len(inputs)
+
+    with _torch.backward_run_by(walk):
+        x.sum().backward()
+        assert torch.equal(torch.autograd.grad(x.sum(), [x])[0], torch.zeros(2))
+    assert seen == [(1, 0), (1, 1)]
+    x.sum().backward()
+    assert torch.equal(x.grad, torch.ones(2))
+
+
+def test_a_node_knows_the_outputs_of_its_operator():
+    x = torch.ones(4, 3, requires_grad=True)
+    outputs = _torch.outputs_of(x.unbind(1)[0].grad_fn)
+    assert [(tuple(o.shape), o.dtype, o.device.type) for o in outputs] == [((4,), torch.float32, "cpu")] * 3
+
+
+def test_no_modes_hides_a_mode():
+    seen = []
+
+    class Mode(_torch.dispatch_mode()):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        with _torch.no_modes():
+            torch.ones(2)
+        torch.zeros(2)
+    assert seen == ["aten::zeros"]
+
+
+def test_a_compile_backend_is_found_by_name():
+    assert callable(_torch.compile_backend("eager"))
+
+
+def test_a_graph_knows_its_compilation_and_why_it_ends():
+    seen = []
+
+    def backend(gm, example_inputs):
+        seen.append((_torch.compile_id(gm).partition("/")[2], *_torch.graph_break(gm)))
+        return gm.forward
+
+    def function(x):
+        if x.sum() > 0:
+            return x + 1
+        return x
+
+    torch.compiler.reset()
+    torch.compile(function, backend=backend)(torch.ones(2))
+    (first, why, at), last = seen
+    assert (first, bool(why)) == ("0", True)
+    assert at.startswith("test_private_torch.py:")
+    assert last == ("0", "", "")
+
+
+def test_compilations_tell_function_and_failed_guard():
+    before = {key for key, _ in _torch.compilations()}
+
+    def function(x, n):
+        return x * n
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="eager")
+    compiled(torch.ones(2), 2), compiled(torch.ones(2), 3)
+    told = [what for key, what in _torch.compilations() if key not in before]
+    assert [("function (" in what["function"], bool(what["recompiled"])) for what in told] == [
+        (True, False),
+        (True, True),
+    ]
+    assert told[1]["recompiled"] == "n == 2"
+
+
+def test_a_fake_group_does_nothing_at_once():
+    group = _torch.fake_group(3, 1024)
+    x = torch.ones(2)
+    group.allreduce([x]).wait()
+    assert (group.rank(), group.size(), x.tolist()) == (3, 1024, [1.0, 1.0])
+
+
+def test_finished_work_is_finished_and_has_its_result():
+    work = _torch.finished_work(["result"])
+    assert work.is_completed()
+    assert work.get_future().value() == ["result"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked, which is safe on Linux only")
+def test_a_local_tensor_is_the_shard_itself():
+    def work(rank, world):
+        from torch.distributed.fsdp import fully_shard
+
+        model = torch.nn.Linear(2, 4)
+        fully_shard(model)
+        local = _torch.local_tensor(model.weight)
+        return {"shape": list(local.shape), "type": type(local).__name__, "same": local is _torch.local_tensor(local)}
+
+    assert run_ranks(work, 2)[1] == {"shape": [2, 2], "type": "Tensor", "same": True}

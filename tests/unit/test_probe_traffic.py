@@ -146,12 +146,12 @@ def test_sent_bytes_are_the_kernels():
 
 
 def test_modelled_seconds_follow_the_formula():
-    """Latency per collective, and 2(N-1)/N of the bytes over the bandwidth."""
+    """Latency per collective and level of the tree, and 2(N-1)/N of the bytes over the bandwidth."""
     link = traffic.Link("a link", latency_s=0.001, bytes_per_s=1e6)
     collectives = [Collective("all_reduce", 1_000_000, "float32")] * 2
     assert traffic.modelled_seconds(collectives, 2, link) == pytest.approx(2 * (0.001 + 1.0))
-    assert traffic.modelled_seconds(collectives, 4, link) == pytest.approx(2 * (0.001 + 1.5))
-    assert traffic.modelled_seconds([Collective("barrier", 0, "")], 4, link) == pytest.approx(0.001)
+    assert traffic.modelled_seconds(collectives, 4, link) == pytest.approx(2 * (0.002 + 1.5))
+    assert traffic.modelled_seconds([Collective("barrier", 0, "")], 1024, link) == pytest.approx(0.010)
 
 
 def test_what_a_person_reads():

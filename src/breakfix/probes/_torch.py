@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 from collections.abc import Iterator
 from functools import cache
 
@@ -28,6 +29,20 @@ def flight_recorders() -> dict[str, list[dict]]:
     return {name: json.loads(dump()).get("entries", []) for name, dump in dumps.items()}
 
 
+def flight_recorder_stacks() -> list[dict]:
+    """The same entries in the order in which they were recorded, each with the Python "frames" that issued it."""
+    try:
+        from torch._C import _distributed_c10d as c10d
+
+        dumps = [c10d._dump_fr_trace]
+    except (ImportError, AttributeError) as error:
+        raise _moved("torch._C._distributed_c10d._dump_fr_trace", error) from error
+    if hasattr(c10d, "_dump_nccl_trace"):
+        dumps.append(c10d._dump_nccl_trace)
+    entries = [entry for dump in dumps for entry in pickle.loads(dump()).get("entries", [])]
+    return sorted(entries, key=lambda entry: entry["time_created_ns"])
+
+
 def register_backend(group, device: str, name: str, backend) -> None:
     """Make `backend`, a "gloo" or "nccl" one, what a Python process group uses for `device`, and its default."""
     kind = getattr(torch.distributed.ProcessGroup.BackendType, name.upper())
@@ -36,6 +51,37 @@ def register_backend(group, device: str, name: str, backend) -> None:
         group._set_default_backend(kind)
     except AttributeError as error:
         raise _moved("ProcessGroup._register_backend", error) from error
+
+
+def fake_group(rank: int, size: int):
+    """A backend whose collectives do nothing, for one rank of `size` without the others."""
+    try:
+        from torch.testing._internal.distributed.fake_pg import FakeProcessGroup
+
+        return FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())
+    except (ImportError, AttributeError) as error:
+        raise _moved("torch.testing._internal.distributed.fake_pg.FakeProcessGroup", error) from error
+
+
+def finished_work(result):
+    """What a collective returns that is already done."""
+    try:
+        from torch._C._distributed_c10d import _create_work_from_future
+    except ImportError as error:
+        raise _moved("torch._C._distributed_c10d._create_work_from_future", error) from error
+    future = torch.futures.Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+def local_tensor(tensor):
+    """A DTensor's own shard, without running an operator, which the public `to_local` does; any other tensor itself."""
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    try:
+        return tensor._local_tensor
+    except AttributeError as error:
+        raise _moved("DTensor._local_tensor", error) from error
 
 
 def dispatch_mode() -> type:
@@ -121,3 +167,147 @@ def saved_by(node) -> Iterator:
 @cache
 def _names_of_saved(kind: type) -> list[str]:
     return [name for name in dir(kind) if name.startswith("_raw_saved_")]
+
+
+def compile_backend(name: str):
+    """The backend of torch.compile that goes by `name`, as a function of a graph and example inputs."""
+    try:
+        from torch._dynamo import lookup_backend
+    except ImportError as error:
+        raise _moved("torch._dynamo.lookup_backend", error) from error
+    return lookup_backend(name)
+
+
+def compile_id(gm) -> str:
+    """Which compilation of torch.compile captured a graph, "1/0": function 1, for the first time; "" where none did."""
+    return str(gm.meta.get("dynamo_compile_id", ""))
+
+
+def graph_break(gm) -> tuple[str, str]:
+    """Why a graph of torch.compile ends before its function does, and at which line; "" where it does not."""
+    if not compile_id(gm):
+        return "", ""
+    try:
+        reason = gm.compile_subgraph_reason
+        if not reason.graph_break:
+            return "", ""
+        stack = reason.user_stack
+        return _first_line(reason.reason), f"{_file(stack[-1].filename)}:{stack[-1].lineno}" if stack else ""
+    except AttributeError as error:
+        raise _moved("GraphModule.compile_subgraph_reason", error) from error
+
+
+def compilations() -> list[tuple[tuple, dict[str, str]]]:
+    """What torch keeps of its latest compilations, each with a key: function, why it was compiled again or given up."""
+    try:
+        from torch._dynamo.utils import get_compilation_metrics
+
+        found = get_compilation_metrics()
+        names = {_frame(m): f"{m.co_name} ({_file(m.co_filename)}:{m.co_firstlineno})" for m in found if m.co_name}
+        return [((m.compile_id, m.start_time_us), _compilation(m, names)) for m in found]
+    except (ImportError, AttributeError) as error:
+        raise _moved("torch._dynamo.utils.get_compilation_metrics", error) from error
+
+
+def _compilation(metrics, names: dict[str, str]) -> dict[str, str]:
+    """A compilation that was refused has no name of its own, but those of the same function before it have."""
+    again = _first_line(metrics.recompile_reason).partition("#")[0].strip()
+    failed = (_first_line(metrics.fail_reason) or metrics.fail_type) if metrics.fail_type else ""
+    return {"function": names.get(_frame(metrics), "?"), "recompiled": _without_id(again), "failed": failed}
+
+
+def _frame(metrics) -> str:
+    return str(metrics.compile_id).partition("/")[0]
+
+
+def _without_id(reason: str) -> str:
+    """ "1/0: self.steps == 1" tells the compilation whose guard failed, then the guard."""
+    return reason.partition(": ")[2] or reason
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").partition("\n")[0].strip()
+
+
+def _file(path: str | None) -> str:
+    return (path or "?").replace("\\", "/").rpartition("/")[2]
+
+
+def fake_mode():
+    """A mode whose tensors have a device, a shape and a dtype but no memory; ordinary tensors may be among them."""
+    try:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError as error:
+        raise _moved("torch._subclasses.fake_tensor.FakeTensorMode", error) from error
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def fake_parameters_can_move() -> Iterator[None]:
+    """Let `Module.to` move fake parameters: by itself it swaps them, which fails as something refers to them."""
+    original = getattr(torch.utils, "swap_tensors", None)
+    if original is None:
+        raise _moved("torch.utils.swap_tensors", AttributeError("swap_tensors"))
+
+    def swap(old: torch.Tensor, new: torch.Tensor) -> None:
+        if not hasattr(new, "fake_device"):
+            return original(old, new)
+        old.data, old.fake_device = new, new.fake_device
+
+    torch.utils.swap_tensors = swap
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors = original
+
+
+@contextlib.contextmanager
+def backward_run_by(walk) -> Iterator[None]:
+    """Let `walk(outputs, gradients, keep_graph, create_graph, inputs, ...)` stand in for the autograd engine."""
+    name = "_engine_run_backward"
+    original = getattr(torch.autograd.graph, name, None)
+    if original is None:
+        raise _moved(f"torch.autograd.graph.{name}", AttributeError(name))
+    users = [module for module in (torch.autograd.graph, torch.autograd) if getattr(module, name, None) is original]
+    for user in users:
+        setattr(user, name, walk)
+    try:
+        yield
+    finally:
+        for user in users:
+            setattr(user, name, original)
+
+
+def outputs_of(node) -> list:
+    """`shape`, `dtype` and `device` of each output that a node's operator had."""
+    try:
+        return node._input_metadata
+    except AttributeError as error:
+        raise _moved("torch.autograd.graph.Node._input_metadata", error) from error
+
+
+def no_modes():
+    """Within it no dispatch mode is asked."""
+    try:
+        from torch.utils._python_dispatch import _disable_current_modes
+    except ImportError as error:
+        raise _moved("torch.utils._python_dispatch._disable_current_modes", error) from error
+    return _disable_current_modes()
+
+
+def stream_checker():
+    """PyTorch's own checker of accesses by several streams, what TORCH_CUDA_SANITIZER=1 uses; it needs no card."""
+    try:
+        from torch.cuda._sanitizer import EventHandler
+    except ImportError as error:
+        raise _moved("torch.cuda._sanitizer.EventHandler", error) from error
+    return EventHandler()
+
+
+def needs_values() -> tuple[type[Exception], ...]:
+    """What a fake tensor raises where values are asked for, or a result whose size depends on them."""
+    try:
+        from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    except ImportError as error:
+        raise _moved("torch._subclasses.fake_tensor.DataDependentOutputException", error) from error
+    return DataDependentOutputException, DynamicOutputShapeException

@@ -45,13 +45,14 @@ class Link:
     """What joins the ranks. The figures are nominal, so all that is computed from them is a model."""
 
     name: str
-    latency_s: float  # per collective
+    latency_s: float  # per collective between two ranks
     bytes_per_s: float  # in one direction
 
 
 LINKS = (
     Link("400 Mbit/s Ethernet", latency_s=200e-6, bytes_per_s=50e6),
     Link("10 Gbit/s Ethernet", latency_s=50e-6, bytes_per_s=1.25e9),
+    Link("400 Gbit/s InfiniBand", latency_s=20e-6, bytes_per_s=50e9),
     Link("PCIe 4.0 x16, 32 GB/s each way", latency_s=20e-6, bytes_per_s=32e9),
     Link("NVLink 4, 450 GB/s each way", latency_s=10e-6, bytes_per_s=450e9),
 )
@@ -66,14 +67,19 @@ def count(inner: dict[str, str] | None = None) -> list[Collective]:
     `inner` says who does the work for which device: without it gloo for the CPU and, where there is a GPU, NCCL for
     that. Two ranks on one GPU need {"cpu": "gloo", "cuda": "gloo"}, since NCCL refuses to share a card.
     """
-    inner = inner or ({"cpu": "gloo", "cuda": "nccl"} if torch.cuda.is_available() else {"cpu": "gloo"})
     log: list[Collective] = []
-
-    def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> "CountingGroup":
-        return CountingGroup(store, rank, size, timeout, inner, log)
-
-    dist.Backend.register_backend(BACKEND, create, devices=list(inner))
+    register(BACKEND, CountingGroup, inner, log)
     return log
+
+
+def register(name: str, kind: type["CountingGroup"], inner: dict[str, str] | None, log: Any) -> None:
+    """Register the backend `name`, whose groups are of `kind` and get `log`; `inner` as in count()."""
+    inner = inner or ({"cpu": "gloo", "cuda": "nccl"} if torch.cuda.is_available() else {"cpu": "gloo"})
+
+    def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> CountingGroup:
+        return kind(store, rank, size, timeout, inner, log)
+
+    dist.Backend.register_backend(name, create, devices=list(inner))
 
 
 class CountingGroup(dist.ProcessGroup):
@@ -98,9 +104,13 @@ class CountingGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return BACKEND
 
-    def _hand_on(self, method: str, op: str, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
-        dtype = _name(tensors[0].dtype) if tensors else ""
+    def note(self, op: str, tensors: list[Tensor], args: tuple) -> None:
+        """Write a collective down, with what this rank puts in, before it is handed on."""
+        dtype = name_of(tensors[0].dtype) if tensors else ""
         self.log.append(Collective(op, sum(t.numel() * t.element_size() for t in tensors), dtype))
+
+    def _hand_on(self, method: str, op: str, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
+        self.note(op, tensors, args)
         touched = list(_tensors(args))
         device = touched[0].device.type if touched else next(reversed(self.inner))
         return getattr(self.inner[device], method)(*args, **kwargs)
@@ -180,14 +190,14 @@ def recording() -> Iterator[list[Collective]]:
         new = [e for e in entries if e["record_id"] > before.get(name, -1)]
         if new and new[0]["record_id"] != before.get(name, -1) + 1:
             raise RuntimeError(f"Flight Recorder kept only the last {len(new)} collectives: raise TORCH_FR_BUFFER_SIZE")
-        seen += map(_as_collective, new)
+        seen += map(as_collective, new)
 
 
 def _last(entries: list[dict]) -> int:
     return entries[-1]["record_id"] if entries else -1
 
 
-def _as_collective(entry: dict) -> Collective:
+def as_collective(entry: dict) -> Collective:
     """From an entry such as {"profiling_name": "gloo:all_reduce", "input_sizes": [[9]], "input_dtypes": ["Float"]}."""
     name = entry["profiling_name"].rpartition(":")[2].lstrip("_")  # NCCL writes "nccl:_all_gather_base"
     if "barrier" in name:  # NCCL makes an all-reduce of one number of it
@@ -196,7 +206,7 @@ def _as_collective(entry: dict) -> Collective:
     dtypes = [_DTYPES[name] for name in entry["input_dtypes"]]
     size = dtypes[0].itemsize if dtypes else 0  # one collective has one dtype
     numbers = sum(math.prod(shape) for shape in entry["input_sizes"])
-    return Collective(op, numbers * size, _name(dtypes[0]) if dtypes else "")
+    return Collective(op, numbers * size, name_of(dtypes[0]) if dtypes else "")
 
 
 _DTYPES = {
@@ -217,7 +227,7 @@ _DTYPES = {
 }
 
 
-def _name(dtype: torch.dtype) -> str:
+def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -270,8 +280,12 @@ _COST: dict[str, Callable[[int], float]] = {  # "reduce_scatter" before "reduce"
 
 
 def modelled_seconds(collectives: Iterable[Collective], world: int, link: Link) -> float:
-    """Modelled, not measured: latency for each collective and transfer at full speed, with nothing overlapped."""
-    return sum(link.latency_s + sent_bytes(c, world) / link.bytes_per_s for c in collectives)
+    """Modelled, not measured: latency for each collective and transfer at full speed, with nothing overlapped.
+
+    The latency is a tree's, which grows with the logarithm of the number of ranks; a ring's grows with the number.
+    """
+    latency = link.latency_s * math.ceil(math.log2(world))
+    return sum(latency + sent_bytes(c, world) / link.bytes_per_s for c in collectives)
 
 
 def table(collectives: Iterable[Collective]) -> str:

@@ -6,9 +6,10 @@ none         nothing: only for files that one trusts
 
 import os
 import signal
+import socket
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from breakfix.catalog import Lab
@@ -18,12 +19,18 @@ if sys.platform != "win32":
     import resource  # now: inside the sandbox it may be out of sight
 
 NAMESPACES, NONE = "namespaces", "none"
-NOBODY = 65534
-ROOM = "size=256m"  # of /tmp and of /dev/shm, each
+NOBODY, FIRST_USER = 65534, 1 << 30
+ROOM = "size=256m,nr_inodes=16k"  # of /tmp and of /dev/shm, each
 DEVICES = ("null", "zero", "full", "random", "urandom")
-FILES = ("/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/localtime")
+STREAMS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}  # links in /dev to what is below /proc/self/fd
+FILES = ("/etc/ld.so.cache", "/etc/localtime")
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin")
-PROCESSES = 256
+PROCESSES, OPEN_FILES, LOCKED = 256, 1024, 64 << 20
+# Of an environment only this goes to strangers' code: the rest may hold tokens, and the names of people and places.
+ENVIRONMENT = (
+    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE",
+)  # fmt: skip
 
 
 def best_level() -> str:
@@ -40,13 +47,19 @@ def _can_enter() -> bool:
     return True
 
 
+def environment() -> dict[str, str]:
+    """What strangers' code may see of this process's environment."""
+    return {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
+
+
 def visible(lab: Lab) -> list[Path]:
     """What a subject of `lab` may see, to read: Python, its libraries, this package, and what measures the lab."""
     return [*_python(), Path(__file__).parents[1], lab.path]
 
 
 def _python() -> Iterable[Path]:
-    places = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
+    packages = {place for place in sys.path if place.endswith(("site-packages", "dist-packages"))}  # a user's own too
+    places = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *packages}
     return [Path(place) for place in sorted(places) if Path(place).is_dir()]
 
 
@@ -56,17 +69,41 @@ def enter(visible: list[Path], keep_network: bool, memory_mib: float) -> None:
     Raises OSError, and then the process must not go on.
     """
     uid, gid = os.getuid(), os.getgid()
+    user = uid or _user_of_its_own()
+    _first_to_go()
     flags = kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC | kernel.NEWPID
     kernel.unshare(flags | (0 if keep_network else kernel.NEWNET) | (0 if uid == 0 else kernel.NEWUSER))
     if uid != 0:
         kernel.map_self(uid, gid)
+    socket.sethostname("localhost")  # the machine's own is nobody's business, and this one resolves
     _become_the_first()
     if not keep_network:
         network.loopback_up()
-    _see_only(visible)
-    _have_no_rights(uid)
+    _see_only(visible, {"/etc/passwd": f"student:x:{user}:{gid}::/tmp:/bin/sh\n", **_ETC})
+    os.environ.update(HOME="/tmp", USER="student", LOGNAME="student")
+    _have_no_rights(user)
     _limits(memory_mib)
     seccomp.enter()
+
+
+_ETC = {  # of the machine's own nothing is shown: they name its people and its neighbours
+    "/etc/group": "student:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+def _user_of_its_own() -> int:
+    """For root's subjects a number that no neighbour has: the kernel counts processes, pipes and locks by user."""
+    wanted = FIRST_USER + os.getpid()
+    mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return wanted if any(first <= wanted < first + count for first, _, count in mapped) else NOBODY
+
+
+def _first_to_go() -> None:
+    """When the machine has no memory left, this family goes before all else; and none of it leaves a core file."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _become_the_first() -> None:
@@ -83,24 +120,33 @@ def _become_the_first() -> None:
     os._exit(code if code >= 0 else 1)
 
 
-def _see_only(visible: list[Path]) -> None:
-    """A root of one's own, with what is visible in it, and places to write that vanish with it."""
+def _see_only(visible: list[Path], texts: Mapping[str, str]) -> None:
+    """A root of one's own, with what is visible and `texts` in it, and places to write that vanish with it."""
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     root = os.environ.get("TMPDIR", "/tmp")  # any folder will do: what is in it is hidden, not lost
-    kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,mode=755")
-    for place in (*SYSTEM, *FILES, *map(str, _outermost(visible))):
-        _show(root, place)
-    _hide_content(root, visible)
-    os.makedirs(f"{root}/dev")
-    for device in DEVICES:
-        _show(root, f"/dev/{device}", device=True)
-    for folder in ("/tmp", "/dev/shm"):
+    kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=4k,mode=755")
+    for folder in ("/tmp", "/dev/shm"):  # before what is visible, as that may lie in /tmp
         os.makedirs(f"{root}{folder}")
         kernel.mount("tmpfs", f"{root}{folder}", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"{ROOM},mode=1777")
+    for place in (*SYSTEM, *FILES, *map(str, _outermost(visible))):
+        _show(root, place)
+    for name, text in texts.items():
+        os.makedirs(os.path.dirname(root + name), exist_ok=True)
+        Path(root + name).write_text(text)
+    _hide_content(root, visible)
+    _devices(root)
     os.makedirs(f"{root}/proc")
     kernel.mount("proc", f"{root}/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.no_more_changes(root)
     kernel.change_root(root)
     os.chdir("/tmp")
+
+
+def _devices(root: str) -> None:
+    for device in DEVICES:
+        _show(root, f"/dev/{device}", device=True)
+    for name, number in STREAMS.items():
+        os.symlink(f"/proc/self/fd{number}", f"{root}/dev/{name}")
 
 
 def _outermost(paths: list[Path]) -> list[Path]:
@@ -140,20 +186,25 @@ def _hide_content(root: str, visible: list[Path]) -> None:
             _show(root, str(path))
 
 
-def _have_no_rights(uid: int) -> None:
-    if uid == 0:
+def _have_no_rights(user: int) -> None:
+    if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(user, user, user)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # so that its own /proc is its own again
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # which becoming another user has cleared
     kernel.drop_capabilities()
 
 
 def _limits(memory_mib: float) -> None:
-    """Behind the bounds that are watched from outside."""
+    """Behind the bounds that are watched from outside. Hard ones, that nobody here can raise."""
     data = int(2 * memory_mib + 1024) << 20  # importing torch maps some 800 MiB
-    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NPROC, PROCESSES), (resource.RLIMIT_DATA, data)):
-        resource.setrlimit(what, (most, most))
+    most = {"NPROC": PROCESSES, "NOFILE": OPEN_FILES, "DATA": data, "MEMLOCK": LOCKED, "MSGQUEUE": 0, "RTPRIO": 0}
+    for name, value in most.items():
+        what = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(what)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (value, value))
 
 
-__all__ = ["NAMESPACES", "NONE", "best_level", "enter", "kernel", "network", "seccomp", "visible"]
+__all__ = ["NAMESPACES", "NONE", "best_level", "enter", "environment", "kernel", "network", "seccomp", "visible"]

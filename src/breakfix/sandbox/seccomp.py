@@ -19,7 +19,13 @@ REFUSED = {
     "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
     "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "acct": (163, 89),
     "quotactl": (179, 60), "syslog": (103, 116), "personality": (135, 92), "pidfd_getfd": (438, 438),
+    # memory that is in nobody's resident size, where no bound sees it
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
+    "semget": (64, 190), "mq_open": (240, 180),
+    "io_setup": (206, 0),  # of which the whole machine has a limited number
 }  # fmt: skip
+_SOCKET = {"x86_64": 41, "aarch64": 198}
+_FAMILIES = (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink: in the network of its own. Not all others are: vsock is not
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435  # its flags lie in memory, where a filter cannot look: as if there were none, glibc then uses clone
@@ -57,7 +63,11 @@ def _program(machine: str) -> list[bytes]:
     namespaces = kernel.NEWNS | kernel.NEWUTS | kernel.NEWIPC | kernel.NEWUSER | kernel.NEWPID | kernel.NEWNET
     program += [_line(_EQUAL, _CLONE[machine], 0, 3), _line(_LOAD, _FIRST_ARGUMENT)]
     program += [_line(_ANY_BIT, namespaces, 0, 1), refuse]
-    return [*program, _line(_RETURN, _ALLOW)]
+    program += [_line(_LOAD, _NUMBER), _line(_EQUAL, _SOCKET[machine], 1, 0), _line(_RETURN, _ALLOW)]
+    program += [_line(_LOAD, _FIRST_ARGUMENT)]
+    for family in _FAMILIES:
+        program += [_line(_EQUAL, family, 0, 1), _line(_RETURN, _ALLOW)]
+    return [*program, refuse]
 
 
 def _line(code: int, value: int, true: int = 0, false: int = 0) -> bytes:

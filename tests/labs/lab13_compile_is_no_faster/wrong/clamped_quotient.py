@@ -1,0 +1,129 @@
+# wrong: test_nothing_to_read_has_finite_gradients
+# The quotient is clamped instead of the divisor: the same numbers, and 0 times inf in backward where there is nothing to read.
+"""Train the mail sorter: it reads a message, token by token, and says which of six desks should answer it."""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+VOCABULARY, LONGEST, PADDING = 60, 64, 0
+WIDTH, DESKS = 16, 6
+WARMUP = 6  # training calls until the blocks count in full
+LIMIT = 3.0  # what no activation may exceed
+
+
+class Block(nn.Module):
+    """Activations [B, T, WIDTH] to a correction of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Sorter(nn.Module):
+    """Tokens [B, T] to logits [B, DESKS] and the activity; PADDING fills up the shorter messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH, padding_idx=PADDING)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, DESKS)
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        share = 1.0
+        if self.training:
+            self.steps += 1
+            share = (self.steps / WARMUP).clamp(max=1.0)
+        real = (tokens != PADDING).unsqueeze(-1)
+        h = self.embedding(tokens) * real
+        for block in self.blocks:
+            h = h + share * block(h) * real
+        peak = h.abs().max()
+        h = h * (LIMIT / peak).clamp(max=1.0)
+        count = real.sum(dim=1).clamp(min=1)
+        logits = self.head(h.sum(dim=1) / count)
+        return logits, h.detach().abs().sum() / real.sum().clamp(min=1)
+
+
+def build(device: torch.device) -> nn.Module:
+    """The sorter on `device`, in training mode, not compiled."""
+    return Sorter().to(device)
+
+
+class Watched:
+    """A sorter that keeps the activity of every call, on the device, until somebody asks."""
+
+    def __init__(self, sorter: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self.sorter = sorter
+        self.activity: list[Tensor] = []
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        logits, activity = self.sorter(tokens)
+        self.activity.append(activity)
+        return logits
+
+
+def compiled(model: nn.Module, backend: str | Callable = "inductor") -> Callable[[Tensor], Tensor]:
+    """What a training loop calls in place of `model`."""
+    return Watched(torch.compile(model, backend=backend, fullgraph=True))
+
+
+def activity(classifier: Callable[[Tensor], Tensor]) -> list[float]:
+    """For each call so far: the sum of |activation| over all messages, per token."""
+    return torch.stack(classifier.activity).tolist()
+
+
+def messages(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A batch from the mail log: tokens [B, T] and the desks that answered [B]."""
+    size = int(torch.randint(2, 17, (), generator=generator))
+    lengths = torch.randint(2, LONGEST + 1, (size,), generator=generator)
+    tokens = torch.randint(1, VOCABULARY, (size, int(lengths.max())), generator=generator)
+    tokens[torch.arange(tokens.shape[1]) >= lengths.unsqueeze(1)] = PADDING
+    return tokens, tokens[:, 0] % DESKS
+
+
+def run(steps: int, device: torch.device, backend: str | None) -> None:
+    """Train for `steps` steps, as it is without a backend, and print how long a step takes."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(11)
+    model = build(device)
+    classifier = compiled(model, backend) if backend else Watched(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    times = []
+    for _ in range(steps):
+        tokens, desks = (t.to(device) for t in messages(generator))
+        start = time.perf_counter()
+        loss = F.cross_entropy(classifier(tokens), desks)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        times.append(time.perf_counter() - start)
+    first, last = 1e3 * sum(times[: steps // 2]), 1e3 * sum(times[steps // 2 :])
+    print(f"{backend or 'not compiled':12}  first half {first:7.1f} ms  second half {last:7.1f} ms  loss {loss:.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--backend", help="as torch.compile takes it; by default inductor on a GPU, eager on a CPU")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    backend = arguments.backend or ("inductor" if device.type == "cuda" else "eager")
+    for name in (None, backend):
+        run(arguments.steps, device, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+# right: an array for each column, names as numbers of fixed width, and whole batches fetched at once
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+
+def decoded(photos, name):
+    try:
+        return photos.decode(name)
+    except Exception as error:
+        raise RuntimeError(f"cannot decode {name}: {error}") from error
+
+
+class Spots(Dataset):
+    def __init__(self, photos, marks, augment):
+        self.augment = augment
+        self.decoded = {name: decoded(photos, name) for name in photos.names}
+        names, tops, lefts, kinds = zip(*marks, strict=True)
+        self.marks = np.array(names)
+        self.tops, self.lefts, self.kinds = (np.array(column) for column in (tops, lefts, kinds))
+
+    def __len__(self):
+        return len(self.marks)
+
+    def __getitem__(self, index):
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices):
+        rows = np.array(indices)
+        columns = (self.marks[rows], self.tops[rows], self.lefts[rows], self.kinds[rows], rows)
+        return [self.one(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+    def one(self, name, top, left, kind, index):
+        return self.augment(self.decoded[name][:, top : top + 32, left : left + 32]), kind, index
+
+
+class Station(IterableDataset):
+    def __init__(self, shards):
+        self.shards = shards
+
+    def __iter__(self):
+        info = get_worker_info()
+        for shard in self.shards[info.id :: info.num_workers] if info else self.shards:
+            yield from shard
+
+
+def build_loader(photos, marks, augment, sampler, num_workers):
+    return DataLoader(
+        Spots(photos, marks, augment),
+        batch_size=64,
+        sampler=sampler,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+    )
+
+
+def build_validation(shards, num_workers):
+    return DataLoader(Station(shards), batch_size=64, num_workers=num_workers, persistent_workers=num_workers > 0)
