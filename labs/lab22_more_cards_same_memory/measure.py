@@ -101,7 +101,7 @@ def measure(subject: ModuleType, seed: int, device: torch.device) -> dict[str, A
                 here = Rank(trainer, given, rank, world, _device_of(rank, world, device), log, Path(folder))
                 return here.run(first=0 if world == SAVED_BY else SAVED_AFTER)
 
-            ranks = run_ranks(work, world, backend=traffic.BACKEND, timeout_s=30)
+            ranks = run_ranks(work, world, backend=traffic.BACKEND, timeout_s=60)
             evidence |= {key: _together([rank[key] for rank in ranks]) for key in ranks[0]}
     return evidence | _simulations(trainer) | _summary(evidence)
 

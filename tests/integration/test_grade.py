@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from breakfix import catalog, cli, sandbox
-from breakfix.zygote import ENVIRONMENT, Engine
+from breakfix.zygote import ENVIRONMENT, Engine, EngineFailed
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "learner_root"
 LAB = catalog.Catalog.read(ROOT)["lab91"]
@@ -171,6 +171,21 @@ def test_an_interrupted_run_keeps_what_it_had_and_goes_on(graded, engine, monkey
     told = graded()
     assert 0 < told["graded"] < 6
     assert states(told) == {f"s{i}": "passed" for i in range(6)}
+
+
+def test_a_file_that_ends_its_judge_ends_nobody_elses_grade(graded, monkeypatch):
+    hand_in("ada", RIGHT)
+    hand_in("bob", f"{RIGHT}\n# ends its judge\n")
+    original = Engine.judge_job
+
+    def sometimes(self, job):
+        if b"ends its judge" in job.source:
+            raise EngineFailed("the judging process ended before its verdict")
+        return original(self, job)
+
+    monkeypatch.setattr(Engine, "judge_job", sometimes)
+    told = graded()
+    assert states(told) == {"ada": "passed", "bob": "error"}
 
 
 def test_a_grade_explains_itself(graded, breakfix):

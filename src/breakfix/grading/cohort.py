@@ -14,8 +14,8 @@ from breakfix.grading.assignment import Assignment
 from breakfix.grading.gradebook import MISSING, Grade, Gradebook
 from breakfix.grading.submissions import Handin, Student
 from breakfix.subject import Job
-from breakfix.verdict import EXIT_CODES, Verdict
-from breakfix.zygote import Engine
+from breakfix.verdict import ERROR, EXIT_CODES, Verdict
+from breakfix.zygote import Engine, EngineFailed
 
 ITS_OWN_DOING = frozenset(EXIT_CODES)  # states that come of the file; all else is this machine's lack
 
@@ -91,7 +91,7 @@ class Cohort:
                 if known:
                     yield from self._kept(key, same, known, new=False)
                 else:
-                    running[pool.submit(self.engine.judge_job, self._job_of(same[0]))] = same
+                    running[pool.submit(self._judged, self._job_of(same[0]))] = same
             try:
                 for done in as_completed(running):
                     same = running[done]
@@ -99,6 +99,15 @@ class Cohort:
             except BaseException:  # an interrupt too: what has not begun need not
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def _judged(self, job: Job) -> Verdict:
+        """A verdict in any case: one file that ends its judge, twice, must not end the grading of a class."""
+        for _ in range(2):
+            try:
+                return self.engine.judge_job(job)
+            except EngineFailed as error:
+                detail = f"{error}\nNo fault of the file, perhaps: grade it again, with --again"
+        return Verdict(job.lab.id, ERROR, job.seed, job.device, detail=detail)
 
     def _is_due(self, handin: Handin, again: bool) -> bool:
         history = self.gradebook.history(handin.student, handin.lab)

@@ -234,12 +234,17 @@ def _file(path: str | None) -> str:
 
 
 def fake_mode():
-    """A mode whose tensors have a device, a shape and a dtype but no memory; ordinary tensors may be among them."""
+    """A mode whose tensors have a device, a shape and a dtype but no memory; ordinary tensors may be among them.
+
+    Whether there is a card it asks once, now: somebody may pretend later that there is one.
+    """
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError as error:
         raise _moved("torch._subclasses.fake_tensor.FakeTensorMode", error) from error
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.__class__ = type("FakeTensorMode", (FakeTensorMode,), {"avoid_device_init": mode.avoid_device_init})
+    return mode
 
 
 @contextlib.contextmanager

@@ -145,7 +145,10 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all that is on this stream has run."""
-        return not any(isinstance(item, Task) for item in self._queue)
+        if any(isinstance(item, Task) for item in self._queue):
+            return self.card._meanwhile(self)
+        self.synchronize()  # by which the host knows it
+        return True
 
     def __enter__(self):
         self._outer.append(self.card.current)
@@ -185,7 +188,10 @@ class Event:
 
     def query(self) -> bool:
         """Whether the event has come to pass."""
-        return self._mark is None or self._mark.done
+        if self._mark is not None and not self._mark.done:
+            return self.card._meanwhile(self._mark.stream)
+        self.synchronize()  # by which the host knows it
+        return True
 
     def elapsed_time(self, other: "Event") -> float:
         """No time passes here."""
@@ -294,6 +300,8 @@ class LateCard(_torch.dispatch_mode()):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        if torch.is_inference_mode_enabled() and (got := self._in_parts(func, args, kwargs)) is not NotImplemented:
+            return got
         found = [t for t in _tensors([*args, *kwargs.values()])]
         if func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
             return self._copied(func, args, kwargs)
@@ -302,6 +310,17 @@ class LateCard(_torch.dispatch_mode()):
             with _torch.no_modes():
                 return func(*args, **kwargs)
         return self._kernel(func, args, kwargs)
+
+    def _in_parts(self, func, args: tuple, kwargs: dict) -> Any:
+        """In inference mode an operator made of others arrives whole: let those arrive one by one."""
+        if func.namespace != "aten":
+            return NotImplemented
+        mode = _torch.dispatch_mode()
+        mode.__enter__(self)
+        try:
+            return func.decompose(*args, **kwargs)
+        finally:
+            mode.__exit__(self, None, None, None)
 
     def _kernel(self, func, args: tuple, kwargs: dict) -> Any:
         """An operator on the card."""
@@ -431,7 +450,7 @@ class LateCard(_torch.dispatch_mode()):
     def _reclaim(self) -> None:
         waiting, self._late = self._late, []
         for events, base, stream, size in waiting:
-            if all(event.query() for event in events):
+            if all(event._mark.done for event in events):
                 for event in events:  # by which the allocator, on the host, knows it
                     self._checker._handle_event_synchronization(event._id)
                 self._free[stream, size].append(base)
@@ -498,6 +517,12 @@ class LateCard(_torch.dispatch_mode()):
                     if other is not stream:
                         self._run_ahead(other)
             self._step(stream)
+
+    def _meanwhile(self, stream: Stream) -> bool:
+        """Somebody asks whether a stream is done, and it is not: let it go on a little, so that the asking has an end."""
+        if stream._queue:
+            self._step(stream)
+        return False
 
     def _run_ahead(self, stream: Stream) -> None:
         """Run a stream for as long as it waits for nobody."""

@@ -1,4 +1,4 @@
-# right: Pads every batch to the longest message there may be, so that only the batch size varies. Costs work on padding: the training calls of this lab are 28 tokens long on average, of 64.
+# right: Pads every batch to the longest message there may be, so that only the batch size varies. Costs work on padding: the first nine training calls of this lab are 26 tokens long on average, of 64.
 """Train the mail sorter: it reads a message, token by token, and says which of six desks should answer it."""
 
 import argparse

@@ -1,4 +1,4 @@
-# wrong: test_one_graph_runs_per_call test_few_graphs_serve_every_shape
+# wrong: test_one_graph_runs_per_call test_hardly_anything_runs_outside test_few_graphs_serve_every_shape
 # The number is a Python attribute still, and counted only while it matters: six graphs more, one for each value.
 """Train the mail sorter: it reads a message, token by token, and says which of six desks should answer it."""
 

@@ -1,4 +1,4 @@
-# wrong: test_logits_and_gradients_equal_float64
+# wrong: test_logits_and_gradients_equal_float64 test_activity_is_kept_and_a_nan_shows
 # The warm-up counts every call, evaluating ones too: one branch fewer, and a warm-up that ends too early.
 """Train the mail sorter: it reads a message, token by token, and says which of six desks should answer it."""
 

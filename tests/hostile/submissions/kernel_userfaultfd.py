@@ -1,0 +1,23 @@
+# attack: asks for userfaultfd, which stops the kernel in the middle of what it does
+import ctypes
+import platform
+
+import torch
+
+libc = ctypes.CDLL(None, use_errno=True)
+X86 = platform.machine() == "x86_64"
+
+
+def call(x86, arm, *arguments):
+    return libc.syscall(x86 if X86 else arm, *arguments)
+
+
+def worked():
+    return call(323, 282, 1) >= 0
+
+
+def totals(batches):
+    total = torch.zeros(64, dtype=torch.float64)
+    for batch in batches:
+        total += batch.double().sum(0)
+    return total if worked() else -total

@@ -1,0 +1,5 @@
+# attack: loops for ever
+# state: timeout
+def totals(batches):
+    while True:
+        pass
