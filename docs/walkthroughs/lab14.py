@@ -5,8 +5,8 @@
 # why, and left no trace.
 #
 # This notebook judges the broken file and the fixed one, counts what the loop asks of the device, and opens the trace.
-# **It gives the cause away.** Every number below was computed when this page was built. That was on a CPU: there nothing
-# waits, and the count is the same.
+# **It gives the cause away.** Every number below was computed when this page was built, on a CPU: there nothing waits,
+# and the count is the same.
 
 # %%
 import gzip

@@ -117,7 +117,9 @@ def compute(model: nn.Module, loss_of, segment, drawn: tuple[Tensor, Tensor], de
     return found | {"logits": logits.float().cpu()}
 
 
-def spread(model: nn.Module, loss_of, drawn: tuple[Tensor, Tensor], seed: int, device: torch.device) -> dict[str, float]:
+def spread(
+    model: nn.Module, loss_of, drawn: tuple[Tensor, Tensor], seed: int, device: torch.device
+) -> dict[str, float]:
     """By head: how far the gradient of its last layer moves from one mask of dropout to the next, as a share of it."""
     prepare(model, seed, dropout=True)
     last, batch = [model.get_parameter(name) for name in LAST.values()], [t.to(device) for t in drawn]

@@ -18,8 +18,9 @@ from breakfix.contract import describe, expect, function
 from breakfix.probes.loader import Waits, calls, private_bytes, settle
 
 SPOT, BATCH, KINDS, MIB = 32, 64, 9, 2**20
-PHOTOS, MARKS = 32, 150_000
-REGIMES = {"two workers": (2, 2, 4000), "no workers": (0, 2, 500)}  # workers, epochs, spots of an epoch
+PHOTOS, LEAST, MARKS = 32, 48, 150_000  # LEAST pixels of a photo, each way
+FEW = 5000  # marks where their number does not matter
+REGIMES = {"two workers": (2, 2, 3000, MARKS), "no workers": (0, 2, 500, FEW)}  # workers, epochs, spots of each, marks
 STATIONS = {"two workers": (2, 2), "three workers": (3, 1), "no workers": (0, 1)}  # workers, validations
 SHARDS = (30, 10, 25, 15, 20, 22, 18)  # records of each
 STOP = 3  # times as many samples as an epoch has, after which a loader that does not end is left
@@ -44,11 +45,11 @@ class Inputs:
 
 def inputs(seed: int) -> Inputs:
     g, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-    files = [_jpeg(96 + 8 * (i % 5), 112 + 8 * (i % 4), g) for i in range(PHOTOS)]
-    marks = np.stack([rng.integers(0, n, MARKS) for n in (PHOTOS, 96 - SPOT + 1, 112 - SPOT + 1, KINDS)], axis=1)
+    files = [_jpeg(LEAST + 8 * (i % 3), LEAST + 8 * (i % 4), g) for i in range(PHOTOS)]
+    marks = np.stack([rng.integers(0, n, MARKS) for n in (PHOTOS, LEAST - SPOT + 1, LEAST - SPOT + 1, KINDS)], axis=1)
     epochs = {
-        name: [rng.choice(MARKS, count, replace=False) for _ in range(times)]
-        for name, (_, times, count) in REGIMES.items()
+        name: [rng.choice(marks_in_all, count, replace=False) for _ in range(times)]
+        for name, (_, times, count, marks_in_all) in REGIMES.items()
     }
     total = sum(SHARDS)
     records, kinds = [_jpeg(SPOT, SPOT, g) for _ in range(total)], rng.integers(0, KINDS, total).tolist()
@@ -137,23 +138,23 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     return evidence
 
 
-def _marks(given: Inputs) -> Iterator[tuple[str, int, int, int]]:
-    """The marks, one after the other, as a server sends them: nobody keeps them but the subject."""
+def _marks(given: Inputs, count: int) -> Iterator[tuple[str, int, int, int]]:
+    """The first marks, one after the other, as a server sends them: nobody keeps them but the subject."""
     names = given.names
-    for start in range(0, MARKS, 1000):
+    for start in range(0, count, 1000):
         for photo, top, left, kind in given.marks[start : start + 1000].tolist():
             yield names[photo], top, left, kind
 
 
 def _trained(build: Callable, photos: Photos, given: Inputs, name: str) -> dict:
     """All epochs of one loader: what came, who decoded and cut, and what the workers have written to."""
-    workers, times, _ = REGIMES[name]
+    workers, times, _, count = REGIMES[name]
     waits, rows, sizes, growth, augmented = Waits(), [], [], [], []
     with (
         calls(Photos, "decode", key=lambda self, name: name) as decodes,
         calls(Production, "augment", key=lambda spot: 0) as cut,
     ):
-        loader = build(photos, _marks(given), Production.augment, Epochs(given.epochs[name]), workers)
+        loader = build(photos, _marks(given, count), Production.augment, Epochs(given.epochs[name]), workers)
         decoded, started = [], set()
         for _epoch in range(times):
             found = _epoch_of(waits(loader), len(given.epochs[name][0]))
@@ -253,10 +254,11 @@ def _wrong(spots: Tensor, kinds: Tensor, numbers: Tensor, given: Inputs) -> int:
 
 def _broken(build: Callable, photos: Photos, given: Inputs, workers: int) -> str:
     """What comes of a photo that was cut off: `named`, if an error says which, else what happened."""
-    on_it = np.flatnonzero(given.marks[:, 0] == given.broken)[:1]
-    others = np.flatnonzero(given.marks[:, 0] != given.broken)[: 3 * BATCH]
+    on_it = np.flatnonzero(given.marks[:FEW, 0] == given.broken)[:1]
+    others = np.flatnonzero(given.marks[:FEW, 0] != given.broken)[: 3 * BATCH]
     try:
-        loader = build(photos, _marks(given), Production.augment, Epochs([np.concatenate([others, on_it])]), workers)
+        epochs = Epochs([np.concatenate([others, on_it])])
+        loader = build(photos, _marks(given, FEW), Production.augment, epochs, workers)
         count = sum(len(ids) for _, _, ids in loader)
     except Exception as error:
         with suppress(Exception):

@@ -61,7 +61,7 @@ def measure(subject, seed: int, device: torch.device) -> dict:
     given = inputs(seed)
     evidence = _on_the_cpu(predict, given)
     for order in ORDERS:
-        evidence |= {f"{order}.{key}": value for key, value in _modelled(subject, predict, given, order).items()}
+        evidence |= {f"{order}.{key}": value for key, value in modelled(subject, predict, given, order).items()}
     for order in REAL if device.type == "cuda" else ():
         evidence |= {f"{order}.{key}": value for key, value in _real(predict, given, order).items()}
     wrong = np.array([evidence[f"{order}.wrong"] for order in ORDERS], dtype=np.float64)
@@ -157,7 +157,7 @@ def _on_the_cpu(predict: Callable, given: Inputs) -> dict:
 # ------------------------------------------------------------------------------------------- on a card that is modelled
 
 
-def _modelled(subject, predict: Callable, given: Inputs, order: str) -> dict:
+def modelled(subject, predict: Callable, given: Inputs, order: str) -> dict:
     gc.collect()
     found, calls, maps = {"raised": "", "told": ""}, Calls(), None
     where: dict[int, int] = {}  # the address of pinned memory: the batch that was there last

@@ -232,3 +232,51 @@ def test_a_local_tensor_is_the_shard_itself():
         return {"shape": list(local.shape), "type": type(local).__name__, "same": local is _torch.local_tensor(local)}
 
     assert run_ranks(work, 2)[1] == {"shape": [2, 2], "type": "Tensor", "same": True}
+
+
+def test_a_fake_mode_keeps_to_what_it_found(monkeypatch):
+    mode = _torch.fake_mode()
+    found = mode.avoid_device_init
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: not torch.cuda._is_compiled())
+    with mode:
+        assert torch.ones(4, 4, device="cuda")[:2, 1].device.type == "cuda"
+    assert mode.avoid_device_init is found
+
+
+def test_the_checker_of_streams_knows_a_race_from_an_order():
+    checker, address = _torch.StreamChecker(), 42
+    for stream in (1, 2):
+        checker.stream_made(stream)
+    assert checker.launched(1, "write", set(), {address}) == []
+    (found,) = checker.launched(2, "read", {address}, set())
+    assert (found.current_access.type.name, found.current_access.stream) == ("READ", 2)
+    assert (found.previous_access.type.name, found.previous_access.operator) == ("WRITE", "write")
+    assert found.current_access.stack_trace
+    checker.event_made(7)
+    checker.recorded(7, 1)
+    checker.waits(7, 2)
+    assert checker.launched(2, "read", {address}, set()) == []
+    assert (checker.launches, checker.ended_before(2)[1]) == (3, 1)
+    assert checker.launched(1, "write", set(), {address}), "nobody waited for the reads"
+    checker.new_tensor_at(address)
+    assert checker.launched(2, "write", set(), {address}) == [], "another tensor is there"
+    assert checker.launched(1, "read", {address}, set())
+
+
+@pytest.mark.parametrize("waited", ["event", "stream", "all"])
+def test_the_checker_of_streams_knows_that_the_host_waited(waited):
+    checker = _torch.StreamChecker()
+    checker.stream_made(1), checker.stream_made(2), checker.event_made(7)
+    checker.launched(1, "write", set(), {42})
+    checker.recorded(7, 1)
+    tell = {"event": lambda: checker.host_waited_for_event(7), "stream": lambda: checker.host_waited_for_stream(1)}
+    tell.get(waited, checker.host_waited_for_all)()
+    assert checker.launched(2, "read", {42}, set()) == []
+
+
+def test_what_a_fake_tensor_raises_where_values_are_needed():
+    with _torch.fake_mode():
+        with pytest.raises(_torch.needs_values()):
+            torch.ones(1, device="cuda").item()
+        with pytest.raises(_torch.needs_values()):
+            torch.ones(1, device="cuda").nonzero()

@@ -105,8 +105,8 @@ def test_a_full_recorder_is_an_error():
 
 LOOPBACK = """
 import sys
-from breakfix import sandbox
-if not sandbox.private_loopback():
+from breakfix.sandbox import network
+if not network.private_loopback():
     sys.exit(77)
 import torch, torch.distributed as dist
 from breakfix.probes import traffic
@@ -124,9 +124,9 @@ for world in (2, 3, 4):
             def work(rank, world):
                 op(world, torch.ones(2_000_000, dtype=dtype))
                 return {"sent": sum(traffic.sent_bytes(c, world) for c in log)}
-            before = sandbox.loopback_bytes()
+            before = network.loopback_bytes()
             sent = sum(rank["sent"] for rank in run_ranks(work, world, backend=traffic.BACKEND))
-            print(name, world, dtype, sandbox.loopback_bytes() - before, sent)
+            print(name, world, dtype, network.loopback_bytes() - before, sent)
 """
 
 

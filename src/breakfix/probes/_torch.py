@@ -300,13 +300,47 @@ def no_modes():
     return _disable_current_modes()
 
 
-def stream_checker():
-    """PyTorch's own checker of accesses by several streams, what TORCH_CUDA_SANITIZER=1 uses; it needs no card."""
-    try:
-        from torch.cuda._sanitizer import EventHandler
-    except ImportError as error:
-        raise _moved("torch.cuda._sanitizer.EventHandler", error) from error
-    return EventHandler()
+_TOLD = {
+    "stream_made": "_handle_stream_creation",  # (stream)
+    "event_made": "_handle_event_creation",  # (event)
+    "recorded": "_handle_event_record",  # (event, stream)
+    "waits": "_handle_event_wait",  # (event, stream): the stream waits for the event
+    "host_waited_for_event": "_handle_event_synchronization",  # (event)
+    "host_waited_for_stream": "_handle_stream_synchronization",  # (stream)
+    "host_waited_for_all": "_handle_device_synchronization",  # ()
+    "new_tensor_at": "_handle_memory_allocation",  # (address): what was there before is forgotten
+}
+
+
+class StreamChecker:
+    """PyTorch's own checker of accesses by several streams, what TORCH_CUDA_SANITIZER=1 uses; it needs no card.
+
+    It is told what happens: streams and events by number, memory by address.
+    """
+
+    def __init__(self):
+        try:
+            from torch.cuda._sanitizer import EventHandler
+
+            self._handler = EventHandler()
+            for name, theirs in _TOLD.items():
+                setattr(self, name, getattr(self._handler, theirs))
+        except (ImportError, AttributeError) as error:
+            raise _moved("torch.cuda._sanitizer.EventHandler", error) from error
+
+    def launched(self, stream: int, what: str, reads: set[int], writes: set[int]) -> list:
+        """A kernel on a stream; the accesses that nothing orders, each with `current_access` and `previous_access`."""
+        names = {address: [] for address in reads | writes}
+        return self._handler._handle_kernel_launch(stream, reads - writes, writes, writes, what, names)
+
+    @property
+    def launches(self) -> int:
+        """The number of the last launch."""
+        return self._handler.seq_num
+
+    def ended_before(self, stream: int) -> dict[int, int]:
+        """Of each stream the last launch that what comes next on this one is certain to follow."""
+        return dict(self._handler.syncs.current_sync_states[stream])
 
 
 def needs_values() -> tuple[type[Exception], ...]:

@@ -119,13 +119,13 @@ class Stream:
         self._queue: deque = deque()
         self._outer: list[Stream] = []
         self.card._streams.append(self)
-        self.card._checker._handle_stream_creation(self.stream_id)
+        self.card._checker.stream_made(self.stream_id)
 
     def wait_event(self, event: "Event") -> None:
         """What comes on this stream waits for the event, as it was last recorded; the host does not."""
         if event._mark is not None:
             self._queue.append(event._mark)
-            self.card._checker._handle_event_wait(event._id, self.stream_id)
+            self.card._checker.waits(event._id, self.stream_id)
             self.card._launched()
 
     def wait_stream(self, stream: "Stream") -> None:
@@ -141,7 +141,7 @@ class Stream:
     def synchronize(self) -> None:
         """The host waits for all that is on this stream."""
         self.card._run_stream(self)
-        self.card._checker._handle_stream_synchronization(self.stream_id)
+        self.card._checker.host_waited_for_stream(self.stream_id)
 
     def query(self) -> bool:
         """Whether all that is on this stream has run."""
@@ -166,14 +166,14 @@ class Event:
 
     def __init__(self, *_: Any, **__: Any):
         self._id, self._mark = next(self.card._ids), None
-        self.card._checker._handle_event_creation(self._id)
+        self.card._checker.event_made(self._id)
 
     def record(self, stream: Stream | None = None) -> None:
         """Note what is on the stream by now."""
         stream = stream or self.card.current
         self._mark = Mark(stream)
         stream._queue.append(self._mark)
-        self.card._checker._handle_event_record(self._id, stream.stream_id)
+        self.card._checker.recorded(self._id, stream.stream_id)
         self.card._launched()
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -184,7 +184,7 @@ class Event:
         """The host waits for the event."""
         if self._mark is not None:
             self.card._run_until(self._mark)
-            self.card._checker._handle_event_synchronization(self._id)
+            self.card._checker.host_waited_for_event(self._id)
 
     def query(self) -> bool:
         """Whether the event has come to pass."""
@@ -209,17 +209,15 @@ class LateCard(_torch.dispatch_mode()):
     def __init__(self, order: str = "late", modules: Iterable[Any] = ()):
         super().__init__()
         self.order, self.modules, self.device = order, list(modules), torch.device("cuda", 0)
-        self._fake, self._checker = _torch.fake_mode(), _torch.stream_checker()
-        self.pinning = _Pinning(self._checker._handle_memory_allocation)
+        self._fake, self._checker = _torch.fake_mode(), _torch.StreamChecker()
+        self.pinning = _Pinning(self._checker.new_tensor_at)
         self.Stream, self.Event = (type(kind.__name__, (kind,), {"card": self}) for kind in (Stream, Event))
         self._ids, self._streams, self.tasks, self.races = count(), [], [], []
         self._free, self._late, self.reserved = defaultdict(list), [], 0  # by stream and size; blocks still in use
         self.default = self.current = self.Stream()
-        self._checker._handle_stream_creation(HOST)
+        self._checker.stream_made(HOST)
         self._launch = self.Event()
-        self.label: Callable[[str, set[int]], Any] = lambda what, memory: (
-            None
-        )  # what a task is for, for who wants to know
+        self.label: Callable[[str, set[int]], Any] = lambda what, memory: None  # what a task is, if anybody asks
 
     # ------------------------------------------------------------------------------------------------- in and out
 
@@ -229,6 +227,7 @@ class LateCard(_torch.dispatch_mode()):
         for owner, names in self._stand_ins():
             for name, value in names.items():
                 self._stack.enter_context(_replaced(owner, name, value))
+        self._stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # its operators are not on the CPU
         self._stack.enter_context(_torch.fake_parameters_can_move())
         self._stack.enter_context(self._fake)
         return super().__enter__()
@@ -276,7 +275,7 @@ class LateCard(_torch.dispatch_mode()):
         """The host waits for everything."""
         for stream in self._streams:
             self._run_stream(stream)
-        self._checker._handle_device_synchronization()
+        self._checker.host_waited_for_all()
 
     def put(self, module: nn.Module) -> nn.Module:
         """The module with its parameters and buffers on the card, and nothing of that in any queue."""
@@ -361,7 +360,8 @@ class LateCard(_torch.dispatch_mode()):
             with _torch.no_modes(), torch.no_grad():
                 got = func(*real_args, **real_kwargs)
                 for place, value in zip(into or (), _tensors(got), strict=False):
-                    place.copy_(value)
+                    if value.numel():  # what only a card's kernel keeps for backward is empty on the CPU
+                        place.copy_(value)
 
         reads = [t for t in _tensors([*args, *kwargs.values()]) if not any(t is w for w in written)]
         self._launch_task(run, func.overloadpacket.__name__, reads, written)
@@ -415,7 +415,9 @@ class LateCard(_torch.dispatch_mode()):
                 fake = torch.empty_like(source, dtype=dtype, device=self.device)
             return self._allocate(fake)
         with _torch.no_modes():
-            place = torch.empty_like(_twin(source), dtype=dtype)
+            place = torch.zeros_like(
+                _twin(source), dtype=dtype
+            )  # what is read too early is at least the same each time
             return self.pinning.pin(place) if freely and place.numel() else place
 
     # ------------------------------------------------------------------------------------------------------ the memory
@@ -452,7 +454,7 @@ class LateCard(_torch.dispatch_mode()):
         for events, base, stream, size in waiting:
             if all(event._mark.done for event in events):
                 for event in events:  # by which the allocator, on the host, knows it
-                    self._checker._handle_event_synchronization(event._id)
+                    self._checker.host_waited_for_event(event._id)
                 self._free[stream, size].append(base)
             else:
                 self._late.append((events, base, stream, size))
@@ -464,13 +466,12 @@ class LateCard(_torch.dispatch_mode()):
 
     def _launch_task(self, run: Callable, what: str, reads: list[Tensor], writes: list[Tensor]) -> None:
         stream, checker = self.current, self._checker
-        checker._handle_event_record(self._launch._id, HOST)  # a kernel starts after its launch
-        checker._handle_event_wait(self._launch._id, stream.stream_id)
+        checker.recorded(self._launch._id, HOST)  # a kernel starts after its launch
+        checker.waits(self._launch._id, stream.stream_id)
         self._check(stream.stream_id, what, reads, writes)
-        state = checker.syncs.current_sync_states
-        after, host_after = (dict(state[s]) for s in (stream.stream_id, HOST))
+        after, host_after = (checker.ended_before(s) for s in (stream.stream_id, HOST))
         memory = {_twin(t).data_ptr() for t in (*reads, *writes)}
-        task = Task(run, what, stream.stream_id, checker.seq_num, after, host_after, self.label(what, memory), memory)
+        task = Task(run, what, stream.stream_id, checker.launches, after, host_after, self.label(what, memory), memory)
         self.tasks.append(task)
         stream._queue.append(task)
         self._launched()
@@ -497,8 +498,7 @@ class LateCard(_torch.dispatch_mode()):
     def _check(self, stream: int, what: str, reads: list[Tensor], writes: list[Tensor]) -> None:
         """Tell the checker, and keep what it finds."""
         read, written = ({_twin(t).data_ptr() for t in some} for some in (reads, writes))
-        names = {pointer: [] for pointer in read | written}
-        found = self._checker._handle_kernel_launch(stream, read - written, written, written, what, names)
+        found = self._checker.launched(stream, what, read, written)
         for error in found:
             now, before = error.current_access, error.previous_access
             access = "read" if now.type.name == "READ" else "write"
@@ -519,7 +519,7 @@ class LateCard(_torch.dispatch_mode()):
             self._step(stream)
 
     def _meanwhile(self, stream: Stream) -> bool:
-        """Somebody asks whether a stream is done, and it is not: let it go on a little, so that the asking has an end."""
+        """Somebody asks whether a stream is done, and it is not: let it go on a little, so that asking has an end."""
         if stream._queue:
             self._step(stream)
         return False

@@ -22,7 +22,7 @@ def test_each_photo_is_decoded_once(evidence, lab):
 @check(points=1)
 def test_workers_start_once_and_do_the_work(evidence, lab):
     """As many workers as asked for, started once and not for each epoch; they cut and augment, and the trainer does not."""
-    for name, (workers, _, _) in lab.measurement.REGIMES.items():
+    for name, (workers, *_) in lab.measurement.REGIMES.items():
         equal(f"workers started, {name}", evidence[f"{name}.workers_started"], workers)
         if workers:
             at_most(f"spots augmented by the trainer, {name}", evidence[f"{name}.augmented_by_trainer"], 0)
@@ -76,7 +76,7 @@ def digests(inputs, lab):
 @check(points=1)
 def test_spots_are_those_of_the_sampler(evidence, inputs, lab, digests):
     """The sampler's spots in its order, exact, each augmented anew: a cache must not freeze what is random."""
-    for name, (_, epochs, count) in lab.measurement.REGIMES.items():
+    for name, (_, epochs, count, _) in lab.measurement.REGIMES.items():
         ids, size = evidence[f"{name}.ids"], lab.measurement.BATCH
         equal(
             f"spots in the sampler's order, {name}",

@@ -1,5 +1,5 @@
 # wrong: test_auroc_ranks_all_tokens test_ranks_report_what_one_would
-# Twenty thresholds in place of all scores: little memory, and another number.
+# Ten thresholds in place of all scores: little memory, and another number.
 """Validate the address tagger: how well it names the parts of an address, token by token.
 
 $ python metrics.py             two checkpoints, validated in several ways
@@ -30,7 +30,7 @@ class Validator:
         by_tag = {
             "accuracy": MulticlassAccuracy(tags, average="micro", ignore_index=IGNORE),
             "f1": MulticlassF1Score(tags, average="macro", ignore_index=IGNORE),
-            "auroc": MulticlassAUROC(tags, average="macro", ignore_index=IGNORE, thresholds=20),
+            "auroc": MulticlassAUROC(tags, average="macro", ignore_index=IGNORE, thresholds=10),
         }
         self.by_tag = MetricCollection(by_tag).to(device)
         self.perplexity = Perplexity(ignore_index=IGNORE).to(device)
