@@ -5,6 +5,11 @@ import os
 import pytest
 
 
+def pytest_collection_modifyitems(items):
+    """Ranks are forked from this process: before any test has had autograd start a thread, which a fork would lose."""
+    items.sort(key=lambda item: not hasattr(getattr(item, "module", None), "run_ranks"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
