@@ -17,10 +17,12 @@ from torchvision.io import decode_jpeg, encode_jpeg, read_file
 from breakfix.contract import describe, expect, function
 from breakfix.probes.loader import Waits, calls, private_bytes, settle
 
-SPOT, BATCH, KINDS, MIB = 32, 64, 9, 2**20
+SPOT, BATCH, MIB = 32, 64, 2**20
+NAME = "leaf_{:03}.jpg"
+KINDS = range(1000, 10_000)  # codes of what may be on a leaf
 PHOTOS, LEAST, MARKS = 32, 48, 150_000  # LEAST pixels of a photo, each way
 FEW = 5000  # marks where their number does not matter
-REGIMES = {"two workers": (2, 2, 3000, MARKS), "no workers": (0, 2, 500, FEW)}  # workers, epochs, spots of each, marks
+REGIMES = {"two workers": (2, 2, 2000, MARKS), "no workers": (0, 2, 500, FEW)}  # workers, epochs, spots of each, marks
 STATIONS = {"two workers": (2, 2), "three workers": (3, 1), "no workers": (0, 1)}  # workers, validations
 SHARDS = (30, 10, 25, 15, 20, 22, 18)  # records of each
 STOP = 3  # times as many samples as an epoch has, after which a loader that does not end is left
@@ -40,19 +42,20 @@ class Inputs:
 
     @property
     def names(self) -> list[str]:
-        return [f"leaf_{i:03}.jpg" for i in range(len(self.files))]
+        return [NAME.format(i) for i in range(len(self.files))]
 
 
 def inputs(seed: int) -> Inputs:
     g, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     files = [_jpeg(LEAST + 8 * (i % 3), LEAST + 8 * (i % 4), g) for i in range(PHOTOS)]
-    marks = np.stack([rng.integers(0, n, MARKS) for n in (PHOTOS, LEAST - SPOT + 1, LEAST - SPOT + 1, KINDS)], axis=1)
+    ranges = range(PHOTOS), range(LEAST - SPOT + 1), range(LEAST - SPOT + 1), KINDS
+    marks = np.stack([rng.integers(r.start, r.stop, MARKS) for r in ranges], axis=1)
     epochs = {
         name: [rng.choice(marks_in_all, count, replace=False) for _ in range(times)]
         for name, (_, times, count, marks_in_all) in REGIMES.items()
     }
     total = sum(SHARDS)
-    records, kinds = [_jpeg(SPOT, SPOT, g) for _ in range(total)], rng.integers(0, KINDS, total).tolist()
+    records, kinds = [_jpeg(SPOT, SPOT, g) for _ in range(total)], rng.integers(KINDS.start, KINDS.stop, total).tolist()
     return Inputs(files, marks, epochs, records, kinds, int(rng.integers(PHOTOS)))
 
 
@@ -139,11 +142,10 @@ def measure(subject, seed: int, device: torch.device) -> dict:
 
 
 def _marks(given: Inputs, count: int) -> Iterator[tuple[str, int, int, int]]:
-    """The first marks, one after the other, as a server sends them: nobody keeps them but the subject."""
-    names = given.names
+    """The first marks, one after the other, as if parsed from a file: nobody keeps them but the subject."""
     for start in range(0, count, 1000):
         for photo, top, left, kind in given.marks[start : start + 1000].tolist():
-            yield names[photo], top, left, kind
+            yield NAME.format(photo), top, left, kind
 
 
 def _trained(build: Callable, photos: Photos, given: Inputs, name: str) -> dict:

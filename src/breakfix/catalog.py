@@ -21,7 +21,7 @@ from typing import Any
 from breakfix.child import Bounds
 
 TRACKS = ("first", "memory", "numerics", "compile", "data", "distributed", "ship", "maintain")
-NEEDS = re.compile(r"cuda|onnx|fork|ranks:[2-9]")
+NEEDS = re.compile(r"cuda|onnx|serve|quantize|fork|ranks:[2-9]")
 FIGURES = ("curve", "timeline", "bars", "matrix")
 HINTS = 4
 ROOTS_VARIABLE = "BREAKFIX_ROOTS"  # further roots, separated like PATH
@@ -306,7 +306,7 @@ def _value_problems(spec: dict[str, Any]) -> Iterator[str]:
         yield "alert has several lines; make it one, as a pager shows it"
     for need in spec.get("needs", []):
         if not NEEDS.fullmatch(need):
-            yield f"needs {need!r} is unknown; write cuda, ranks:N (2 to 9), onnx or fork"
+            yield f"needs {need!r} is unknown; write cuda, ranks:N (2 to 9), onnx, serve, quantize or fork"
     if unknown := set(spec) - _KEYS.keys():
         yield f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}"
 

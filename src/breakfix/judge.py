@@ -35,7 +35,11 @@ from breakfix.verdict import (
 CHECKS_BYTES, CHECKS_CPU_SECONDS = 4 << 30, 120  # of a judge, for the checks of a stranger's evidence
 WITHOUT_EVIDENCE = {TROUBLE: ERROR, TOO_LARGE: TOO_MUCH_DATA}  # tag of what a subject's process sent: state
 # onnxscript before 0.7.1 writes antialiased resizes without exclude_outside: even a right export answers wrongly
-PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript>=0.7.1")}
+PACKAGES = {
+    "onnx": ("onnx", "onnxruntime", "onnxscript>=0.7.1"),
+    "serve": ("fastapi", "httpx", "uvicorn"),
+    "quantize": ("torchao>=0.18",),
+}
 
 
 def fresh_seed() -> int:
@@ -110,7 +114,17 @@ def versions() -> dict[str, str]:
     import platform
 
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("torch", "torchvision", "numpy", "onnx", "onnxruntime", "onnxscript", "breakfix"):
+    for package in (
+        "torch",
+        "torchvision",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "onnxscript",
+        "torchao",
+        "fastapi",
+        "breakfix",
+    ):
         if _installed(package):
             found[package] = metadata.version(package)
     return found

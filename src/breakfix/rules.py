@@ -20,7 +20,8 @@ SOLUTION_PARTS = (
     "In your own code", "In the wild", "What the articles say",
 )  # fmt: skip
 LIBRARIES = {
-    "torch", "torchvision", "torchmetrics", "numpy", "onnx", "onnxruntime", "onnxscript", "PIL", "fastapi", "httpx"
+    "torch", "torchvision", "torchmetrics", "numpy", "onnx", "onnxruntime", "onnxscript", "PIL", "fastapi", "httpx",
+    "uvicorn", "torchao", "packaging",
 }  # fmt: skip
 
 

@@ -50,7 +50,9 @@ WARM = {
         "torch._functorch.partitioners",
         "torch.onnx._internal.exporter._core",
         "sympy.tensor.tensor",
-    )
+    ),
+    "serve": ("fastapi", "httpx"),
+    "quantize": ("torchao.quantization",),
 }
 CHECKS_SECONDS = 600  # for all checks of a lab: a judge that has not ended then is ended
 _ASK = {True: b"C", False: b"M"}  # the first byte of a job: checks too, or only the measurement
@@ -166,6 +168,7 @@ class Zygote:
 
     def _popen(self, listener: int, log: IO[str]) -> subprocess.Popen:
         environment = sandbox.environment() if self.for_strangers else dict(os.environ)
+        environment.pop("TORCHINDUCTOR_CACHE_DIR", None)  # what was compiled elsewhere has no say in a verdict
         return subprocess.Popen(
             # -P: the working folder may be a student's own, and its torch.py is not to be imported here
             [sys.executable, "-P", "-m", "breakfix.zygote", str(listener), *self.imports],

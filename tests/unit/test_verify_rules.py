@@ -314,7 +314,7 @@ def test_a_value_out_of_range(spec, key, value, told):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("needs", ["cuda", "ranks:2", "onnx", "fork"]),
+        ("needs", ["cuda", "ranks:2", "onnx", "serve", "quantize", "fork"]),
         ("predict", [PREDICT | {"evidence": "loss"}]),
         ("figure", FIGURE | {"labels": ["a"], "bound": "b", "x": "", "y": "loss", "title": "Loss", "log": True}),
         ("budget", {"cpu_seconds": 0.5, "memory_mib": 100}),
