@@ -547,15 +547,23 @@ def test_symptom_finds_labs_by_words_and_by_standard_input(breakfix):
         piped = breakfix(
             "symptom", *arguments, "--json", stdin="AssertionError: total differs from the sum of its lines"
         )
-        assert piped.json[0]["lab"] == "lab91"
-    assert breakfix("symptom", "总和差一", "--json").json[0]["lab"] == "lab91"
+        assert piped.json["labs"][0]["lab"] == "lab91"
+    assert breakfix("symptom", "总和差一", "--json").json["labs"][0]["lab"] == "lab91"
+
+
+def test_symptom_reads_a_log(breakfix, folder):
+    log = folder / "train.log"
+    log.write_text("step 1\nstep 2\nAssertionError: total differs from the sum of its lines\n")
+    assert breakfix("symptom", "--file", "train.log", "--json").json["labs"][0]["lab"] == "lab91"
+    done = breakfix("symptom", "--file", "other.log")
+    assert (done.code, "other.log cannot be read" in done.err) == (2, True)
 
 
 def test_symptom_says_when_nothing_fits(breakfix):
     done = breakfix("symptom", "my cat sat on the mat")
     assert done.code == 1
-    assert "no lab answers that" in done.out
-    assert breakfix("symptom", "my cat sat on the mat", "--json").json == []
+    assert "no lab covers this" in done.out
+    assert not breakfix("symptom", "my cat sat on the mat", "--json").json["covered"]
     assert breakfix("symptom", stdin="").code == 1
 
 

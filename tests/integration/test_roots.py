@@ -76,7 +76,7 @@ def test_run_measures_a_teams_lab(breakfix):
 def test_a_symptom_finds_a_teams_lab(breakfix):
     """What people paste leads to the team's labs, too."""
     code, found = breakfix("symptom", "probability is 1 for every class")
-    assert (code, found[0]["lab"]) == (0, "lab90")
+    assert (code, found["labs"][0]["lab"]) == (0, "lab90")
 
 
 def test_pytest_by_hand_on_a_teams_lab(team, tmp_path):

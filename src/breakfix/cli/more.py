@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -87,25 +88,50 @@ def symptom(
     words: Annotated[
         list[str] | None, typer.Argument(help="An error message or a complaint; without it, standard input is read.")
     ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read a log or a traceback from this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the labs that answer an error message.
 
-    Or a complaint; in English or Chinese.
+    Or a whole traceback, or a complaint without any message; in English or Chinese.
     """
-    found = symptoms.find(_said(words), Session().catalog)
+    answer = symptoms.find(_read(file) if file else _said(words), Session().catalog)
     if as_json:
-        print_json(
-            [{"lab": m.lab.id, "title": m.lab.title, "symptom": m.symptom, "score": round(m.score, 3)} for m in found]
-        )
-    elif not found:
-        console.print("no lab answers that; try the last line of the error message, or fewer words")
+        print_json({"covered": answer.covered, "labs": [_match(m) for m in answer.matches]})
     else:
-        for m in found:
-            console.print(Text.assemble((m.lab.id, "bold"), f"  {m.lab.title}"))
-            console.print(Text(f"       {m.score:.0%}  {m.symptom}", "dim"))
-        console.print(terminal.step(f"breakfix start {found[0].lab.id}"))
-    raise typer.Exit(0 if found else 1)
+        _tell(answer)
+    raise typer.Exit(0 if answer.covered else 1)
+
+
+def _match(m: symptoms.Match) -> dict:
+    return {
+        "lab": m.lab.id,
+        "title": m.lab.title,
+        "score": round(m.score, 3),
+        "words": list(m.words),
+        "symptom": m.symptom,
+        "probe": m.probe,
+    }
+
+
+def _tell(answer: symptoms.Answer) -> None:
+    if not answer.covered:
+        console.print("no lab covers this" + ("; nearest:" if answer.matches else ""))
+    for m in answer.matches:
+        console.print(Text.assemble((m.lab.id, "bold"), f"  {m.lab.title}"))
+        console.print(Text(f"       {m.score:.2f}  for: {', '.join(m.words) or '-'}; like: {m.symptom}", "dim"))
+    if answer.covered:
+        first = answer.matches[0]
+        if first.probe:
+            console.print(f"in your own script: [bold]{first.probe}[/]; `breakfix explain {first.lab.id}` shows how")
+        console.print(terminal.step(f"breakfix start {first.lab.id}"))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _said(words: Sequence[str] | None) -> str:
