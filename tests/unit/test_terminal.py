@@ -15,6 +15,7 @@ from rich.console import Console
 from breakfix.catalog import Catalog
 from breakfix.predict import Scored
 from breakfix.render import asking, listing, terminal
+from breakfix.render.evidence import evidence_table
 from breakfix.verdict import ERROR, FAILED, NOT_MEASURABLE, PASSED, TIMEOUT, CheckResult, Figure, Verdict
 
 LAB = Catalog.read(Path(__file__).parents[1] / "fixtures" / "learner_root")["lab91"]
@@ -162,7 +163,7 @@ EVIDENCE = {
 
 
 def test_evidence_shows_every_key_and_value(width):
-    text = printed(terminal.evidence_table(EVIDENCE), width)
+    text = printed(evidence_table(EVIDENCE), width)
     for key in EVIDENCE:  # the long one goes over several lines, beside a value that is all x
         assert key in re.sub(r"[\sx]", "", text)
     for what in (
@@ -183,11 +184,34 @@ def test_evidence_shows_every_key_and_value(width):
 def test_tables_are_counted():
     """A long table says nothing in one line, unless something in it is not finite."""
     tables = {"scores": np.ones((2, 3)), "ranges": [[0, 1], [2, 3]], "bad": np.array([[1.0, np.inf]])}
-    text = flat(printed(terminal.evidence_table(tables | {"one": 1.5, "told": ["", "x"]}), 100))
+    text = flat(printed(evidence_table(tables | {"one": 1.5, "told": ["", "x"]}), 100))
     assert "2 more, which --json shows" in text
     assert "scores" not in text
     assert "bad float64 [1, 2], 1 to 1, 1 not finite" in text
     assert "told [-, x]" in text
+
+
+def test_keys_that_differ_in_their_first_part_are_rows_of_one_table():
+    evidence = {f"{case}.{what}": i for i, case in enumerate("abc") for what in ("loss", "updates")}
+    text = printed(evidence_table(evidence | {"d.loss": 7, "alone": 8}), 100)
+    assert [line.split() for line in text.splitlines() if line.strip()] == [
+        ["loss", "updates"], ["a", "0", "0"], ["b", "1", "1"], ["c", "2", "2"],
+        ["what", "value"], ["d.loss", "7"], ["alone", "8"],
+    ]  # fmt: skip
+
+
+def test_a_family_too_wide_for_the_terminal_is_several_tables():
+    evidence = {f"{case}.{'x' * 20}{i}": i for case in "abc" for i in range(9)}
+    lines = printed(evidence_table(evidence), terminal.console.width).splitlines()
+    cells = [line.split()[1:] for line in lines if line.startswith("b")]
+    assert [cell for row in cells for cell in row] == [*"012345678"]
+    assert len(cells) > 1
+
+
+def test_of_names_that_come_again_and_again_the_number_is_shown():
+    evidence = {f"case {i}.touched": ["weight", "bias", "x" * i] for i in range(9)}
+    text = flat(printed(evidence_table(evidence), 100))
+    assert (text.count("3 names"), "weight" in text) == (9, False)
 
 
 def test_lines_that_differ_in_numbers_are_printed_once():
@@ -213,7 +237,7 @@ def test_evidence_for_json_holds_nothing_that_json_has_not():
 ))  # fmt: skip
 def test_any_evidence_can_be_shown(value):
     assert len(terminal.brief(value)) <= max(160, len(terminal.number(value)) if isinstance(value, int) else 0)
-    printed(terminal.evidence_table({"key": value}))
+    printed(evidence_table({"key": value}))
 
 
 # ------------------------------------------------------------------------------------------------------------ compared

@@ -15,6 +15,7 @@ from breakfix.catalog import Lab
 from breakfix.cli import AsJson, Device, LabName, LabNames, Seed, app, print_json
 from breakfix.judge import fresh_seed, lacking
 from breakfix.render import asking, tables, terminal
+from breakfix.render.evidence import evidence_table
 from breakfix.render.terminal import console
 from breakfix.session import Judged, Session
 from breakfix.verdict import ENVIRONMENT, ERROR, Verdict
@@ -60,7 +61,7 @@ def run(name: LabName = None, seed: Seed = None, device: Device = "cpu", as_json
         if as_json:
             return print_json({"lab": lab.id, "seed": job.seed, "device": device, "evidence": terminal.plain(evidence)})
         console.print(Text(f"Evidence of {shown(file)}, seed {job.seed}, {device}", "bold"))
-        console.print(terminal.evidence_table(evidence), "")
+        console.print(evidence_table(evidence))
         is_starter = job.source == lab.starter.read_bytes()
         for scored in session.scored_predictions(lab, evidence if is_starter else None):
             console.print(asking.scored(scored))

@@ -101,30 +101,6 @@ def conditions(v: Verdict) -> str:
     return " · ".join(words)
 
 
-def evidence_table(evidence: Mapping[str, Any]) -> Table:
-    """The evidence but for its tables, how many they are below it; what keys have in common stands back."""
-    tables = sum(_is_a_table(value) for value in evidence.values())
-    table = Table("what", "value", box=None, pad_edge=False, header_style="dim")
-    table.columns[0].max_width = console.width // 2
-    for column in table.columns:
-        column.overflow = "fold"  # nothing is cut off, however long it is
-    for key, value in evidence.items():
-        if not _is_a_table(value):
-            prefix, dot, last = key.rpartition(".")
-            table.add_row(Text.assemble((prefix + dot, "dim"), last), Text(brief(value)))
-    if tables:
-        table.add_row(Text("tables", "dim"), Text(f"{tables} more, which --json shows", "dim"))
-    return table
-
-
-def _is_a_table(value: Any) -> bool:
-    """Whether a value is more than a line can tell: lists in a list, or an array of rows in which all is finite."""
-    if isinstance(value, list):
-        return any(isinstance(item, list | dict) for item in value)
-    rows = isinstance(value, np.ndarray) and value.ndim > 1
-    return rows and not (value.dtype.kind == "f" and not np.isfinite(value).all())
-
-
 def compared(broken: Verdict, fixed: Verdict) -> Table:
     """Broken against fixed, with the bound: of each check that the broken one fails its first figure out of bound."""
     table = Table(box=None, pad_edge=False, header_style="dim")
