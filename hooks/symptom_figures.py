@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, FIXTURES = ROOT / "docs" / "symptom.md", ROOT / "tests" / "fixtures"
 FOLDS, NEAR = 5, 0.75  # cosine of two texts from which on one counts as the other's words
 MARKS = "<!-- figures -->\n", "<!-- end of figures -->"
-MESSAGE = re.compile(r"Error|Exception|Warning|Assertion|Watchdog|overflow\.", re.ASCII)
+MESSAGE = re.compile(r"Error|ERROR|Exception|Warning|Assertion|Expected|Watchdog|overflow\.", re.ASCII)
 
 
 @dataclass(frozen=True)
