@@ -3,7 +3,7 @@ PYTHON ?= python3
 SEEDS ?= 1
 BIN := .venv/bin
 
-.PHONY: demo test verify site bench clean
+.PHONY: demo test verify site bench versions clean
 
 demo: .venv/ready
 	$(BIN)/breakfix demo
@@ -23,6 +23,9 @@ site: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python bench/run.py
+
+versions: .venv/ready
+	$(BIN)/python bench/versions.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else 'breakfix needs Python 3.11, 3.12 or 3.13; name one, as in: make demo PYTHON=python3.12')"
