@@ -257,7 +257,7 @@ def _become(data_fd: int, log_fd: int, folder: str, enter: Callable[[], None] | 
         use_for_temporary_files(folder)
         if enter:
             enter()
-            use_for_temporary_files("/tmp")
+            use_for_temporary_files(os.environ["TMPDIR"])  # which may be another one now
         _write_all(3, fn())
         code = 0
     except BaseException:

@@ -71,8 +71,13 @@ def _judged(job: Job, checks: bool) -> Verdict:
     blank = Verdict(job.lab.id, ERROR, job.seed, job.device, versions=versions())
     if missing := lacking(job.lab, job.device):
         return replace(blank, state=missing[0], detail=missing[1])
+    if job.isolation == sandbox.USER and _ranks(job.lab) > 1:
+        told = f"{job.lab.id} needs a network of its own, and this machine cannot make namespaces"
+        return replace(blank, state=NOT_MEASURABLE, detail=told)
     wired = _ranks(job.lab) > 1 and sandbox.network.private_loopback()
     ended = child.run_child(partial(measure_to_bytes, job), job.lab.bounds, _sandbox(job, keep_network=wired))
+    if job.isolation == sandbox.USER:
+        sandbox.sweep()
     outside = dict(ended.outside) | ({"wire_bytes": sandbox.network.loopback_bytes()} if wired else {})
     verdict = replace(blank, log=ended.log, outside=outside)
     if ended.state != child.ENDED:
@@ -89,6 +94,8 @@ def _sandbox(job: Job, keep_network: bool) -> Callable[[], None] | None:
     """What the subject's process does first; the network is kept where this process counts what goes over it."""
     if job.isolation == sandbox.NONE:
         return None
+    if job.isolation == sandbox.USER:
+        return partial(sandbox.enter_as_user, sandbox.visible(job.lab), job.lab.bounds.memory_mib)
     return partial(sandbox.enter, sandbox.visible(job.lab), keep_network, job.lab.bounds.memory_mib)
 
 

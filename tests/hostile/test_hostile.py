@@ -1,7 +1,8 @@
 """Every hostile submission is judged as a class is: several at a time, an honest neighbour beside them.
 
 An attack that works gives the right answer, so a passed verdict is a successful attack. None may pass, none may leave
-anything behind, none may change what a neighbour gets. Those in which a limit of the design shows say `# open:`.
+anything behind, none may change what a neighbour gets. Those in which a limit of the design shows say `# open:`, and
+those that end otherwise at the level user (test_user_level.py) `# user:`, with the state and why.
 """
 
 import os
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 LAB = Catalog.read(HERE)["lab97"]
 HONEST = sorted((HERE / "honest").glob("*.py"))
+LEVEL = os.environ.get("HOSTILE_LEVEL", sandbox.NAMESPACES)
 SUBMISSIONS = sorted((HERE / "submissions").glob("*.py"))
 PORT, ABSTRACT, MARK = 47831, "\0hostile-listener", "hostile_"
 AT_A_TIME, NEIGHBOURS, SLOW = 3, 5, ("loop_", "processes_", "flood_", "hog_")
@@ -40,13 +42,13 @@ AT_A_TIME, NEIGHBOURS, SLOW = 3, 5, ("loop_", "processes_", "flood_", "hog_")
 
 def head(path: Path, word: str) -> str:
     """What the line `# word:` at the top of a submission says."""
-    lines = path.read_text("utf-8").splitlines()[:3]
+    lines = path.read_text("utf-8").splitlines()[:4]
     return next((line.removeprefix(f"# {word}:").strip() for line in lines if line.startswith(f"# {word}:")), "")
 
 
 def job(path: Path) -> Job:
     seed = secrets.randbelow(1 << 31)
-    return Job(LAB.path, path.read_bytes(), "/submission/report.py", seed, isolation=sandbox.NAMESPACES)
+    return Job(LAB.path, path.read_bytes(), "/submission/report.py", seed, isolation=LEVEL)
 
 
 @dataclass
@@ -172,12 +174,18 @@ def test_submission(path, judged):
     """Not passed, in the state that the file declares; else in any that comes of a file."""
     verdict = judged.verdicts[path.stem].result()
     said = f"{head(path, 'attack')}: {verdict.state} {verdict.detail} {verdict.log[-1000:]}"
-    wanted = [state.strip() for state in head(path, "state").split(",")] if head(path, "state") else []
     assert head(path, "attack")
-    assert verdict.state in (wanted or set(EXIT_CODES) - {PASSED}), said
-    assert verdict.state != PASSED or head(path, "open"), said
+    assert verdict.state in (declared(path) or set(EXIT_CODES) - {PASSED}), said
+    assert verdict.state != PASSED or head(path, "open") or LEVEL == sandbox.USER, said
     assert "\x1b" not in verdict.log + verdict.detail  # which would command the terminal of whoever reads it
     assert verdict.outside["wall_seconds"] < LAB.bounds.wall_seconds + 30
+
+
+def declared(path: Path) -> set[str]:
+    """The states that the file says it ends in, at this level."""
+    if LEVEL == sandbox.USER and head(path, "user"):
+        return {head(path, "user").partition(":")[0]}
+    return {state.strip() for state in head(path, "state").split(",")} - {""}
 
 
 @pytest.mark.parametrize("path", HONEST, ids=ids)

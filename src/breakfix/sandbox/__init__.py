@@ -1,30 +1,37 @@
 """A place for strangers' code: what this machine can isolate, and entering it.
 
 namespaces   a process tree, files, network and shared memory of its own; no rights; dangerous system calls refused
+user         for root where namespaces are refused: a user id of its own, the same refused calls, no network, few files
 none         nothing: only for files that one trusts
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from breakfix import data
 from breakfix.catalog import Lab
-from breakfix.sandbox import kernel, network, seccomp
+from breakfix.sandbox import kernel, landlock, network, seccomp
 
 if sys.platform != "win32":
     import resource  # now: inside the sandbox it may be out of sight
 
-NAMESPACES, NONE = "namespaces", "none"
+NAMESPACES, USER, NONE = "namespaces", "user", "none"
 NOBODY, FIRST_USER = 65534, 1 << 30
 ROOM = "size=256m,nr_inodes=16k"  # of /tmp and of /dev/shm, each
 DEVICES = ("null", "zero", "full", "random", "urandom")
 STREAMS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}  # links in /dev to what is below /proc/self/fd
 FILES = ("/etc/ld.so.cache", "/etc/localtime")
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin")
+USERS_FILES = ("/etc/nsswitch.conf", "/etc/hosts")  # that of the machine, at level user
 PROCESSES, OPEN_FILES, LOCKED = 256, 1024, 64 << 20
 # Of an environment only this goes to strangers' code: the rest may hold tokens, and the names of people and places.
 ENVIRONMENT = (
@@ -37,14 +44,20 @@ def best_level() -> str:
     """The strongest level that this machine has, tried."""
     if sys.platform != "linux" or not seccomp.available():
         return NONE
-    return NAMESPACES if kernel.works_in_a_fork(_can_enter) else NONE
+    return next((level for level in (NAMESPACES, USER) if kernel.works_in_a_fork(partial(_can_enter, level))), NONE)
 
 
-def _can_enter() -> bool:
+def _can_enter(level: str) -> bool:
     with open(os.devnull, "wb") as silence:
         os.dup2(silence.fileno(), 2)
-    enter([], keep_network=False, memory_mib=1024)
-    return True
+    if level == NAMESPACES:
+        enter([], keep_network=False, memory_mib=1024)
+        return True
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = folder
+        os.chmod(folder, 0o755)
+        enter_as_user([], memory_mib=1024)
+        return all(os.access(place, os.R_OK | os.X_OK) for place in (*_python(), Path(__file__).parents[1]))
 
 
 def environment() -> dict[str, str]:
@@ -53,8 +66,8 @@ def environment() -> dict[str, str]:
 
 
 def visible(lab: Lab) -> list[Path]:
-    """What a subject of `lab` may see, to read: Python, its libraries, this package, and what measures the lab."""
-    return [*_python(), Path(__file__).parents[1], lab.path]
+    """What a subject of `lab` may see, to read: Python, its libraries, this package, data sets, the lab."""
+    return [*_python(), Path(__file__).parents[1], data.ROOT, lab.path]
 
 
 def _python() -> Iterable[Path]:
@@ -80,10 +93,48 @@ def enter(visible: list[Path], keep_network: bool, memory_mib: float) -> None:
     if not keep_network:
         network.loopback_up()
     _see_only(visible, {"/etc/passwd": f"student:x:{user}:{gid}::/tmp:/bin/sh\n", **_ETC})
-    os.environ.update(HOME="/tmp", USER="student", LOGNAME="student")
+    os.environ.update(HOME="/tmp", TMPDIR="/tmp", USER="student", LOGNAME="student")
     _have_no_rights(user)
     _limits(memory_mib)
-    seccomp.enter()
+    seccomp.enter(seccomp.INTERNET)
+
+
+def enter_as_user(visible: list[Path], memory_mib: float) -> None:
+    """For root where namespaces are refused: be a user whom nobody else is, with no network and few files, for good.
+
+    What it makes goes into the folder for temporary files, and into /dev/shm, which `sweep` clears. Raises OSError,
+    and then the process must not go on.
+    """
+    user, folder = _user_of_its_own(), Path(os.environ["TMPDIR"])
+    if os.getuid() != 0 or user == NOBODY or landlock.abi() < landlock.LEAST_ABI:
+        raise OSError("takes root, a range of user ids, and Landlock")
+    if (Path(__file__).parents[1] / "content" / "solutions").is_dir():
+        raise OSError("the solutions lie among Python's packages, of which Landlock cannot hide a part")
+    _first_to_go()
+    os.chown(folder, user, NOBODY)
+    for above in folder.parents[:-2]:  # below /tmp, to pass through but not to list
+        os.chmod(above, above.stat().st_mode | 0o001) if above.stat().st_uid == 0 else None
+    devices = [Path("/dev", name) for name in DEVICES]
+    shown = [Path(place) for place in (*SYSTEM, *FILES, "/proc", *USERS_FILES)]
+    ruleset = landlock.rules([*shown, *devices[2:], *visible], [*devices[:2], folder, Path("/dev/shm")])
+    os.environ.update(HOME=str(folder), USER="student", LOGNAME="student")
+    os.chdir(folder)
+    _have_no_rights(user)
+    _limits(memory_mib)
+    landlock.enter(ruleset)
+    seccomp.enter(seccomp.UNIX)
+
+
+def sweep() -> None:
+    """Remove from /dev/shm what users of `enter_as_user` have left who have no process any more."""
+    alive = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended meanwhile
+            alive.add(process.stat().st_uid)
+    for path in Path("/dev/shm").iterdir():
+        with suppress(OSError):
+            if path.lstat().st_uid >= FIRST_USER and path.lstat().st_uid not in alive:
+                path.unlink() if not path.is_dir() or path.is_symlink() else shutil.rmtree(path, ignore_errors=True)
 
 
 _ETC = {  # of the machine's own nothing is shown: they name its people and its neighbours
@@ -207,4 +258,7 @@ def _limits(memory_mib: float) -> None:
         resource.setrlimit(what, (value, value))
 
 
-__all__ = ["NAMESPACES", "NONE", "best_level", "enter", "environment", "kernel", "network", "seccomp", "visible"]
+__all__ = [
+    "NAMESPACES", "NONE", "USER", "best_level", "enter", "enter_as_user", "environment", "kernel", "network", "seccomp",
+    "sweep", "visible",
+]  # fmt: skip

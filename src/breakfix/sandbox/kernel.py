@@ -20,25 +20,25 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 def unshare(flags: int) -> None:
     """Leave the namespaces of `flags` for new ones."""
-    _checked("unshare", _libc().unshare(flags))
+    checked("unshare", _libc().unshare(flags))
 
 
 def prctl(option: int, *values) -> int:
     """prctl(2)."""
-    return _checked("prctl", _libc().prctl(option, *values, *[0] * (4 - len(values))))
+    return checked("prctl", _libc().prctl(option, *values, *[0] * (4 - len(values))))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """mount(2)."""
     encoded = [text.encode() if text is not None else None for text in (source, target, kind)]
-    _checked(f"mount {target}", _libc().mount(*encoded, ctypes.c_ulong(flags), options.encode()))
+    checked(f"mount {target}", _libc().mount(*encoded, ctypes.c_ulong(flags), options.encode()))
 
 
 def read_only(target: str) -> None:
     """Make a mount and all below it read-only, without set-user-ids and devices. Linux 5.12."""
     wanted = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV, 0, 0, 0)
     arguments = (_AT_FDCWD, target.encode(), _AT_RECURSIVE, ctypes.byref(wanted), ctypes.sizeof(wanted))
-    _checked(f"mount_setattr {target}", _libc().syscall(_MOUNT_SETATTR, *arguments))
+    checked(f"mount_setattr {target}", _libc().syscall(_MOUNT_SETATTR, *arguments))
 
 
 def no_more_changes(target: str) -> None:
@@ -52,8 +52,8 @@ def change_root(folder: str) -> None:
     number = _PIVOT_ROOT.get(platform.machine())
     if number is None:
         raise OSError(f"no pivot_root known for {platform.machine()}")
-    _checked("pivot_root", _libc().syscall(number, b".", b"."))
-    _checked("umount2", _libc().umount2(b".", MNT_DETACH))
+    checked("pivot_root", _libc().syscall(number, b".", b"."))
+    checked("umount2", _libc().umount2(b".", MNT_DETACH))
     os.chdir("/")
 
 
@@ -72,7 +72,7 @@ def map_self(uid: int, gid: int) -> None:
 def drop_capabilities() -> None:
     """Have no right beyond those of an ordinary user, here and in namespaces of one's own."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    _checked("capset", _libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+    checked("capset", _libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
 
 
 def works_in_a_fork(step: Callable[[], bool]) -> bool:
@@ -87,7 +87,13 @@ def works_in_a_fork(step: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _checked(what: str, answer: int) -> int:
+def syscall(number: int, *arguments) -> int:
+    """syscall(2): what it gives, negative where the kernel refuses."""
+    return _libc().syscall(number, *arguments)
+
+
+def checked(what: str, answer: int) -> int:
+    """`answer`, unless it says that the kernel has refused: then OSError."""
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

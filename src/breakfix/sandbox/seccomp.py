@@ -25,7 +25,7 @@ REFUSED = {
     "io_setup": (206, 0),  # of which the whole machine has a limited number
 }  # fmt: skip
 _SOCKET = {"x86_64": 41, "aarch64": 198}
-_FAMILIES = (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink: in the network of its own. Not all others are: vsock is not
+UNIX, INTERNET = (1,), (1, 2, 10, 16)  # unix; and IPv4, IPv6, netlink, in a network of its own, which vsock never is
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435  # its flags lie in memory, where a filter cannot look: as if there were none, glibc then uses clone
@@ -40,16 +40,16 @@ def available() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
-def enter() -> None:
-    """Refuse those calls from now on, in this process and all that it starts. Raises OSError."""
-    program = _program(platform.machine())
+def enter(families: tuple[int, ...]) -> None:
+    """Refuse those calls, and sockets of other families, here and in all that this process starts. Raises OSError."""
+    program = _program(platform.machine(), families)
     instructions = ctypes.create_string_buffer(b"".join(program))
     head = struct.pack("HxxxxxxP", len(program), ctypes.addressof(instructions))
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.prctl(kernel.PR_SET_SECCOMP, kernel.SECCOMP_FILTER, ctypes.create_string_buffer(head, len(head)))
 
 
-def _program(machine: str) -> list[bytes]:
+def _program(machine: str, families: tuple[int, ...]) -> list[bytes]:
     """The filter, an instruction each: code, jumps where true and false, value."""
     column, architecture = _ARCHITECTURES[machine]
     refuse = _line(_RETURN, _ERRNO | errno.EPERM)
@@ -65,7 +65,7 @@ def _program(machine: str) -> list[bytes]:
     program += [_line(_ANY_BIT, namespaces, 0, 1), refuse]
     program += [_line(_LOAD, _NUMBER), _line(_EQUAL, _SOCKET[machine], 1, 0), _line(_RETURN, _ALLOW)]
     program += [_line(_LOAD, _FIRST_ARGUMENT)]
-    for family in _FAMILIES:
+    for family in families:
         program += [_line(_EQUAL, family, 0, 1), _line(_RETURN, _ALLOW)]
     return [*program, refuse]
 

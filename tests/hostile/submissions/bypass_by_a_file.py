@@ -1,5 +1,6 @@
 # attack: keeps the batches in a file in /tmp, which is memory but in no process's resident size
 # state: passed
+# user: error: there /tmp is not its own
 # open: a resident size has no files in it; only a memory cgroup would count those
 import torch
 

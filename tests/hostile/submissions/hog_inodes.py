@@ -1,4 +1,5 @@
 # attack: makes empty files without end
+# user: passed: nobody counts the files in its folder
 import os
 
 import torch

@@ -1,4 +1,5 @@
 # attack: opens the memory of its parent, of the judge and of every other process for writing
+# user: passed: what it opens are the empty maps of the kernel's own threads
 import os
 from contextlib import suppress
 

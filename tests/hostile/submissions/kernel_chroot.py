@@ -1,4 +1,5 @@
 # attack: escapes from the root by chroot and ..
+# user: passed: whether a file exists may be asked, what is in it may not be read
 import os
 from contextlib import suppress
 

@@ -1,5 +1,6 @@
 # attack: waits for a child of vfork that waits for ever: a sleep that no signal but SIGKILL ends
 # state: timeout
+# user: error: there /tmp is not its own
 import os
 
 os.mkfifo("/tmp/nobody_writes")

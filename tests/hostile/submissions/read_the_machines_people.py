@@ -1,4 +1,5 @@
 # attack: reads the machine's users, their groups and its neighbours' names
+# user: passed: whether a file exists may be asked, what is in it may not be read
 import os
 from contextlib import suppress
 from pathlib import Path
