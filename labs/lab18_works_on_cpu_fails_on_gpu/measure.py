@@ -105,8 +105,8 @@ class Bench:
         return model
 
     def loaded(self) -> nn.Module:
-        """A model with last month's file; without, where that does not load, which is another check's matter."""
-        model = self.model()
+        """Another turbine's, with last month's file; without, where it does not load, which is another check's matter."""
+        model = self.model(self.given.other)
         with trouble():
             self.load(model, self.given.file)
         return model
@@ -140,14 +140,14 @@ def _file(bench: Bench) -> dict:
     """Whether last month's file loads, and whether the state_dict of today is all that another model needs."""
     found = {"file.raised": "", "again.raised": "", "again.equal": False, "file.numbers": math.nan}
     with trouble(found, "file.raised"):
-        model = bench.model()
+        model = bench.model(bench.given.other)
         bench.load(model, bench.given.file)
     if found["file.raised"]:
         return found
     state = copy.deepcopy(model.state_dict())
     found["file.numbers"] = sum(t.numel() for _, t in reached(state))
     with trouble(found, "again.raised"), torch.no_grad():
-        other = bench.model(bench.given.other)
+        other = bench.model(bench.given.other)  # whose own statistics are not those of the file
         other.load_state_dict(state)
         readings = bench.given.batches["two days"][0]
         found["again.equal"] = torch.equal(model(readings), other(readings))
