@@ -7,7 +7,7 @@ from torchvision.io import decode_jpeg
 
 from breakfix.checks import at_least, at_most, check, equal
 
-WRITTEN_MIB = 3.5  # by two workers in an epoch: tensors and arrays 0.4 to 0.9, Python objects 10.6 and more
+WRITTEN_MIB = 3.5  # by two workers in an epoch: tensors and arrays 0.3 to 0.7, Python objects 11 and more
 
 
 @check(points=3)
