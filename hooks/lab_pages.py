@@ -1,7 +1,8 @@
 """Makes the pages of the labs from their folders when the site is built: adding a lab needs no change here.
 
-Of every lab two pages: the lab itself, which gives nothing away, and its solution; and a table of all labs. What a page
-shows of a run comes from hooks/lab_runs.py. A lab that is not complete is a warning, and so an error of a strict build.
+Of every lab two pages: the lab itself, which gives nothing away, and its solution. What a page shows of a run comes
+from hooks/lab_runs.py, the table of all labs from hooks/catalogue.py. A lab that is not complete is a warning, and so
+an error of a strict build.
 """
 
 import difflib
@@ -15,6 +16,7 @@ from typing import Any
 import jinja2
 import lab_runs
 import numpy as np
+from catalogue import complete_labs, missing, needs, root_of
 from lab_runs import Run
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -30,25 +32,25 @@ from breakfix.zygote import Engine
 log = logging.getLogger("mkdocs.hooks.labs")
 
 RUNGS = ("where to look", "what to measure", "which mechanism", "which API")
-NEEDS = {"cuda": "a CUDA GPU", "onnx": "the onnx extra", "serve": "the serve extra", "fork": "Linux"}
 PRINTED_LINES = 14
+CLAIM = re.compile(r"\b[AB]-[\dG.]+-\d\d\b")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put every lab into the navigation, under `labs/index.md`."""
     section = next(entry for item in config.nav for entry in item.values() if isinstance(entry, list))
     assert section[0] == "labs/index.md", "mkdocs.yml: the first section of nav begins with labs/index.md"
-    section[1:] = [_nav_entry(lab, config) for lab in _complete_labs(_root(config))]
+    section[1:] = [_nav_entry(lab, config) for lab in complete_labs(root_of(config))]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Run what has changed and add the generated pages."""
-    root = _root(config)
-    labs = _complete_labs(root)
+    root = root_of(config)
+    labs = complete_labs(root)
     runs = _runs(labs, root / ".cache" / "runs")
     _warn(root, labs, runs)
-    pages = {"labs/index.md": _template("labs.md").render(labs=labs, needs=needs, recorded=_recorded)}
+    pages = {}
     for lab in labs:
         walkthrough = _walkthrough(lab, config)
         pages[f"labs/{lab.id}/index.md"] = lab_page(lab, runs[lab.id], walkthrough)
@@ -71,7 +73,13 @@ def solution_page(lab: Lab, run: Run) -> str:
     text = (lab.solution_path / "README.md").read_text("utf-8").replace("{alert}", lab.alert)
     heading, _, body = text.partition("\n")
     evidence = _render("evidence.md", lab, run, all_figures=False)
+    body = linked(body)
     return _render("solution.md", lab, run, heading=heading, body=body.replace("{evidence}", evidence), diff=diff(lab))
+
+
+def linked(text: str) -> str:
+    """The ids of claims as links into the ledger."""
+    return CLAIM.sub(r"[\g<0>](../../claims.md#\g<0>)", text)
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
@@ -94,12 +102,6 @@ def diff(lab: Lab) -> str:
     """From the broken to the fixed file, as difflib sees it."""
     old, new = (path.read_text("utf-8").splitlines() for path in (lab.starter, lab.solution))
     return "\n".join(difflib.unified_diff(old, new, f"broken/{lab.editable}", f"fixed/{lab.editable}", lineterm=""))
-
-
-def needs(lab: Lab) -> str:
-    """What a lab needs, in words."""
-    words = [NEEDS.get(need) or f"{need.partition(':')[2]} processes" for need in lab.needs]
-    return ", ".join(words) or "a CPU is enough"
 
 
 def figure(lab: Lab, run: Run) -> str:
@@ -162,31 +164,13 @@ def _records(lab: Lab) -> list[Run]:
     return [Run.from_json(path.read_text("utf-8")) for path in paths]
 
 
-def _recorded(lab: Lab) -> str:
-    return ", ".join(dict.fromkeys(run.device_name for run in _records(lab))) or "not yet"
-
-
-def _root(config: MkDocsConfig) -> Path:
-    return Path(config.config_file_path).parent
-
-
-def _complete_labs(root: Path) -> list[Lab]:
-    return [lab for lab in Catalog.read(root) if not _missing(lab)]
-
-
-def _missing(lab: Lab) -> list[str]:
-    parts = (lab.path / "README.md", lab.starter, lab.path / "measure.py", lab.checks_path)
-    solution = (lab.solution, lab.solution_path / "README.md")
-    return [str(path.relative_to(lab.root)) for path in (*parts, *solution) if not path.is_file()]
-
-
 def _warn(root: Path, labs: list[Lab], runs: dict[str, Run]) -> None:
     catalog = Catalog.read(root)
     for folder, error in catalog.bad.items():
         log.warning("%s has no page: %s", folder, error)
     for lab in catalog:
-        if missing := _missing(lab):
-            log.warning("%s has no page: %s missing", lab.id, ", ".join(missing))
+        if lacks := missing(lab):
+            log.warning("%s has no page: %s missing", lab.id, ", ".join(lacks))
     for lab in labs:
         run = runs[lab.id]
         if run.ran and (run.broken.state == PASSED or run.fixed.state != PASSED):

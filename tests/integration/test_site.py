@@ -81,6 +81,17 @@ def test_the_table_of_labs_has_them_all(site):
         assert html.escape(lab.title, quote=False) in text
 
 
+def test_pages_that_are_not_of_a_lab(site):
+    home = page(site, "")
+    assert home.count('<svg class="lab-figure"') == 1 or "is left out" in home
+    assert 'href="symptom/"' in home
+    assert page(site, "claims").count('<a id="') >= 379
+    assert page(site, "labs").count('<svg class="track-map"') == 1
+    assert page(site, "calculators").count('<form class="calculator"') == 3
+    for script in ("sheets.js", "progress.js", "calculators.js", "calculators-data.js"):
+        assert (site / "assets" / script).is_file()
+
+
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.id)
 def test_lab_page_has_its_parts_in_order(site, lab):
     text = page(site, f"labs/{lab.id}")

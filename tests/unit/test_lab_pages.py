@@ -56,6 +56,12 @@ def test_the_answer_is_the_choice_that_the_run_bears_out():
     assert lab_pages.answer(run(), prediction | {"evidence": "other"}) == ""
 
 
+def test_claims_are_links_into_the_ledger():
+    text = lab_pages.linked('"It doubles memory" (B-5.1-08, A-5.G-01): partly. PCI-4.0-16 is none.')
+    assert "([B-5.1-08](../../claims.md#B-5.1-08), [A-5.G-01](../../claims.md#A-5.G-01)): partly" in text
+    assert text.endswith("PCI-4.0-16 is none.")
+
+
 def test_long_output_keeps_its_beginning_and_its_end():
     text = lab_pages.printed(run(prints="\n".join(f"line {i}" for i in range(100))))
     assert text.startswith("line 0\n")
