@@ -67,7 +67,7 @@ def print_json(data: Any) -> None:
 
 def commands() -> typer.Typer:
     """The application with every command registered, in the order of the help."""
-    for name in ("learner", "more", "demo", "instructor", "author"):
+    for name in ("learner", "more", "demo", "examine", "gate", "instructor", "classroom", "author", "records"):
         import_module(f"breakfix.cli.{name}")
     return app
 
