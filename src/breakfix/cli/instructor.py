@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -20,17 +22,20 @@ from breakfix.catalog import Catalog
 from breakfix.cli import AsJson, app, print_json
 from breakfix.grading import bundle, exports, feedback
 from breakfix.grading.assignment import Assignment, BadAssignment
-from breakfix.grading.cohort import Cohort, SelfTest, minutes
+from breakfix.grading.cohort import SOLUTION, STARTER, Cohort, SelfTest, minutes, own_key
 from breakfix.grading.exports import Graded
-from breakfix.grading.gradebook import MISSING, BadGradebook, Grade, Gradebook
+from breakfix.grading.gradebook import BadGradebook, Grade, Gradebook
+from breakfix.grading.shards import BadShard, Shard
+from breakfix.grading.statistics import likeness
 from breakfix.grading.submissions import BadRoster, Handin, collect, read_roster
 from breakfix.render import terminal
 from breakfix.render.terminal import console, errors
-from breakfix.verdict import ENVIRONMENT, PASSED
+from breakfix.verdict import ENVIRONMENT, PASSED, Verdict
 from breakfix.zygote import Engine
 
 INSTRUCTORS = "For instructors"
 BOOK = "gradebook.sqlite"
+OWN_FILES = (SOLUTION, STARTER)
 Results = Annotated[Path, typer.Argument(help="The folder that `grade` wrote.", exists=True, file_okay=False)]
 
 
@@ -70,6 +75,12 @@ def _due(text: str | None) -> datetime | None:
     return due
 
 
+class Where(StrEnum):
+    """Where `grade` judges."""
+
+    local, ray = "local", "ray"
+
+
 @app.command(rich_help_panel=INSTRUCTORS)
 def grade(
     submissions: Annotated[
@@ -88,6 +99,12 @@ def grade(
     again: Annotated[
         list[str] | None, typer.Option(help="Grade anew: a student, a lab, or all; repeatable. The old grades stay.")
     ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only part I of N, on one of N machines; `merge` joins them.")
+    ] = None,
+    where: Annotated[
+        Where, typer.Option("--engine", help="This machine, or the Ray cluster of RAY_ADDRESS.")
+    ] = Where.local,
     self_test: Annotated[bool, typer.Option("--self-test", help="Judge the labs' own files, and stop there.")] = False,
     explain: Annotated[
         tuple[str, str] | None, typer.Option(metavar="STUDENT LAB", help="Show how one grade came about, and stop.")
@@ -105,24 +122,48 @@ def grade(
         return _explain(out, *explain, as_json)
     if not submissions or not assignment:
         raise typer.BadParameter("name the folder of submissions, and the assignment: --assignment FILE")
-    catalog, workers = Catalog.read(), workers or os.cpu_count() or 1
-    plan, students = _read(Assignment.read, assignment, catalog), _read(read_roster, roster) if roster else None
+    catalog = Catalog.read()
+    plan, students = (
+        read_or_refuse(Assignment.read, assignment, catalog),
+        read_or_refuse(read_roster, roster) if roster else None,
+    )
     if not plan.key:
         raise typer.BadParameter(f"{assignment} has no key: it is the students' copy; give your own")
     isolation = _isolation(trusted)
     collected = collect(submissions, [catalog[name] for name in plan.points], students)
-    with Engine() as engine, _book(out, assignment, create=True) as book:
+    handins = _part(shard, collected.handins, out) if shard else collected.handins
+    with _engine(where) as engine, open_book(out, assignment, create=True) as book:
+        workers = workers or getattr(engine, "workers", os.cpu_count() or 1)
         cohort = Cohort(plan, catalog, engine, book, students, isolation)
-        tests = _self_tested(cohort, collected.handins, workers, as_json)
+        tests = _self_tested(cohort, handins, workers, as_json)
         if self_test:
             return print_json([_told(test) for test in tests]) if as_json else None
-        graded = _graded(cohort, collected.handins, _chosen(again or []), workers, as_json)
+        graded = _graded(cohort, handins, _chosen(again or []), workers, as_json)
         rows = list(book.grades())
     if as_json:
         return print_json({"graded": graded, "notes": collected.notes, "grades": [asdict(r) for r in rows]})
     for note in collected.notes:
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     _summary(rows, graded, out)
+
+
+def _engine(where: Where):
+    """What judges; the end of the command where Ray is asked for and not installed."""
+    if where == Where.local:
+        return Engine()
+    return installed("breakfix.grading.ray_engine", "ray", "breakfix[grade]").RayEngine()
+
+
+def _part(text: str, handins: list[Handin], out: Path) -> list[Handin]:
+    """The hand-ins of one part of the class; which one it is, is noted beside its gradebook."""
+    try:
+        shard = Shard.parse(text)
+        shard.demand_place(out)
+    except BadShard as error:
+        raise typer.BadParameter(str(error)) from None
+    out.mkdir(parents=True, exist_ok=True)
+    shard.write(out, handins)
+    return [handin for handin in handins if shard.takes(handin)]
 
 
 def _isolation(trusted: bool) -> str:
@@ -140,7 +181,7 @@ def _isolation(trusted: bool) -> str:
     return level
 
 
-def _read(reader: Callable, *arguments):
+def read_or_refuse(reader: Callable, *arguments):
     """What `reader` gives; a file that is wrong is a wrong argument."""
     try:
         return reader(*arguments)
@@ -153,7 +194,7 @@ def _chosen(again: list[str]) -> Callable[[Handin], bool]:
 
 
 @contextmanager
-def _book(folder: Path, assignment: Path | None = None, create: bool = False) -> Iterator[Gradebook]:
+def open_book(folder: Path, assignment: Path | None = None, create: bool = False) -> Iterator[Gradebook]:
     """The gradebook in `folder`, beside a copy of its assignment."""
     kept = folder / bundle.SPECIFICATION
     if create and assignment:
@@ -173,7 +214,7 @@ def _book(folder: Path, assignment: Path | None = None, create: bool = False) ->
 def _same_key(kept: Path, given: Path) -> None:
     """Points and dates may change; another key is another assignment, and must not mix with this one's grades."""
     catalog = Catalog.read()
-    if _read(Assignment.read, kept, catalog).key != _read(Assignment.read, given, catalog).key:
+    if read_or_refuse(Assignment.read, kept, catalog).key != read_or_refuse(Assignment.read, given, catalog).key:
         raise typer.BadParameter(f"{kept.parent} holds grades of another assignment; name another folder with --out")
 
 
@@ -225,15 +266,17 @@ def _summary(rows: list[Grade], graded: int, out: Path) -> None:
 def _explain(results: Path, student: str, lab: str, as_json: bool) -> None:
     """How a grade came about: every figure, the seed, the history, and the command that replays it."""
     catalog = Catalog.read()
-    with _book(results) as book:
+    with open_book(results) as book:
         history = book.history(student, catalog[lab].id)
         if not history:
             raise typer.BadParameter(f"{student} has no grade for {catalog[lab].id} in {results}")
         verdict = book.verdict(history[-1].key)
         source = book.source(history[-1].key)
+    known = likeness(verdict, catalog[lab])
     if as_json:
         told = verdict.to_json() if verdict else None
-        return print_json({"history": [asdict(h) for h in history], "verdict": told})
+        like = list(known.names) if known else []
+        return print_json({"history": [asdict(h) for h in history], "verdict": told, "like": like})
     for row in history:
         place = f"{row.place}  " if row.place else ""
         console.print(f"{row.graded}  {row.state}  {row.points} of {row.most}  {place}{row.trouble}", markup=False)
@@ -242,14 +285,16 @@ def _explain(results: Path, student: str, lab: str, as_json: bool) -> None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(source)
         console.print(terminal.verdict(verdict, catalog[lab]))
+        if known:
+            console.print(f"It behaves like {known.told}.", markup=False, soft_wrap=True)
         console.print(terminal.step(f"breakfix check {catalog[lab].id} --file {kept} --seed {verdict.seed}", "again"))
 
 
 class Format(StrEnum):
     """What `export` writes."""
 
-    csv, json, junit, gradescope, classroom50, canvas, feedback = (
-        "csv", "json", "junit", "gradescope", "classroom50", "canvas", "feedback",
+    csv, json, junit, gradescope, classroom50, canvas, feedback, pages = (
+        "csv", "json", "junit", "gradescope", "classroom50", "canvas", "feedback", "feedback-html",
     )  # fmt: skip
 
 
@@ -274,24 +319,27 @@ def export(
 ) -> None:
     """Write the grades for another program, or a page of feedback for each student."""
     catalog = Catalog.read()
-    plan = _read(Assignment.read, results / bundle.SPECIFICATION, catalog)
-    with _book(results) as book:
+    plan = read_or_refuse(Assignment.read, results / bundle.SPECIFICATION, catalog)
+    with open_book(results) as book:
         rows = [Graded(row, book.verdict(row.key)) for row in book.grades()]
+        own = {own_key(lab, what): book.verdict(own_key(lab, what)) for lab in plan.points for what in OWN_FILES}
     if form is Format.canvas:
-        if canvas is None:
-            raise typer.BadParameter("give the file that you exported from Canvas: --canvas FILE")
-        try:
-            texts = {
-                f"canvas.{ENDINGS[form]}": exports.canvas(canvas.read_text("utf-8-sig"), rows, column or plan.title)
-            }
-        except exports.BadCanvas as error:
-            raise typer.BadParameter(str(error)) from None
+        texts = {f"canvas.{ENDINGS[form]}": _canvas(canvas, rows, column or plan.title)}
     elif form in WHOLE:
         texts = {f"grades.{ENDINGS[form]}": WHOLE[form](rows)}
     else:
-        texts = {path: text for one in _by_student(rows) for path, text in _of_one(form, one, plan, catalog)}
+        texts = {path: text for one in _by_student(rows) for path, text in _of_one(form, one, plan, catalog, own)}
     written = _write(out or results, texts)
-    print_json(list(map(str, written))) if as_json else console.print(f"{len(written)} written, {written[0]}")
+    print_json(list(map(str, written))) if as_json else console.print(f"{len(written)} written, in {out or results}")
+
+
+def _canvas(exported: Path | None, rows: list[Graded], column: str) -> str:
+    if exported is None:
+        raise typer.BadParameter("give the file that you exported from Canvas: --canvas FILE")
+    try:
+        return exports.canvas(exported.read_text("utf-8-sig"), rows, column)
+    except exports.BadCanvas as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _by_student(rows: list[Graded]) -> list[list[Graded]]:
@@ -301,9 +349,14 @@ def _by_student(rows: list[Graded]) -> list[list[Graded]]:
     return list(found.values())
 
 
-def _of_one(form: Format, rows: list[Graded], plan: Assignment, catalog: Catalog) -> Iterator[tuple[str, str]]:
+def _of_one(
+    form: Format, rows: list[Graded], plan: Assignment, catalog: Catalog, own: dict[str, Verdict | None]
+) -> Iterator[tuple[str, str]]:
     folder = f"{form}/{_file_name(rows[0].grade.student)}"
-    if form is Format.feedback:
+    if form is Format.pages:
+        page = drawing("breakfix.grading.feedback_page").page
+        yield f"{folder}.html", page(rows, plan.title, catalog, own.get)
+    elif form is Format.feedback:
         yield f"{folder}.md", feedback.page(rows, plan.title, catalog)
     else:
         writer, name = EACH[form]
@@ -325,25 +378,17 @@ def _write(folder: Path, texts: dict[str, str]) -> list[Path]:
     return written
 
 
-@app.command(rich_help_panel=INSTRUCTORS)
-def stats(results: Results, as_json: AsJson = False) -> None:
-    """Show how a class did: of each lab how many passed, and which check fails most."""
-    with _book(results) as book:
-        rows = [Graded(row, book.verdict(row.key)) for row in book.grades()]
-    told = {lab: _of_lab([r for r in rows if r.grade.lab == lab]) for lab in sorted({r.grade.lab for r in rows})}
-    if as_json:
-        return print_json(told)
-    for lab, found in told.items():
-        console.print(f"[bold]{lab}[/]  " + ", ".join(f"{n} {state}" for state, n in found["states"].items()))
-        for name, n in found["failed_checks"].items():
-            console.print(f"    {n} of {found['judged']} fail {name}")
+def drawing(module: str) -> ModuleType:
+    """A module that draws."""
+    return installed(module, "matplotlib", "breakfix[plots]")
 
 
-def _of_lab(rows: list[Graded]) -> dict:
-    judged = [row.verdict for row in rows if row.verdict and row.verdict.checks]
-    return {
-        "states": dict(Counter(row.grade.state for row in rows).most_common()),
-        "handed_in": sum(row.grade.state != MISSING for row in rows),
-        "judged": len(judged),
-        "failed_checks": dict(Counter(name for v in judged for name in v.failed_checks).most_common()),
-    }
+def installed(module: str, package: str, extra: str) -> ModuleType:
+    """A module that wants a further package; the end of the command where that is not installed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        errors.print(f"{package} is not installed: python -m pip install '{extra}'", markup=False)
+        raise typer.Exit(ENVIRONMENT) from None

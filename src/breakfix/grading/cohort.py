@@ -17,6 +17,7 @@ from breakfix.subject import Job
 from breakfix.verdict import ERROR, EXIT_CODES, Verdict
 from breakfix.zygote import Engine, EngineFailed
 
+SOLUTION, STARTER = "solution", "starter"  # a lab's own files, which a gradebook has verdicts on as well
 ITS_OWN_DOING = frozenset(EXIT_CODES)  # states that come of the file; all else is this machine's lack
 
 
@@ -58,10 +59,13 @@ class Cohort:
         return [self.catalog[name] for name in self.assignment.points]
 
     def self_test(self) -> Iterator[SelfTest]:
-        """Judge each lab's solution and starter, as submissions are judged."""
+        """Judge each lab's solution and starter, as submissions are judged; the feedback's figures show both."""
         for lab in self.labs:
             jobs = [self._job(lab, path.read_bytes()) for path in (lab.solution, lab.starter)]
-            yield SelfTest(lab.id, *map(self.engine.judge_job, jobs))
+            verdicts = [self.engine.judge_job(job) for job in jobs]
+            for what, job, verdict in zip((SOLUTION, STARTER), jobs, verdicts, strict=True):
+                self.gradebook.keep(own_key(lab.id, what), lab.id, job.source, verdict)
+            yield SelfTest(lab.id, *verdicts)
 
     def key(self, handin: Handin) -> str:
         """The content that its verdict depends on: lab, environment, file, and the assignment's key by the seed."""
@@ -150,6 +154,11 @@ class Cohort:
             self.assignment.seed(lab, source),
             isolation=self.isolation,
         )
+
+
+def own_key(lab: str, what: str) -> str:
+    """The key of the verdict on one of a lab's own files."""
+    return f"{lab} {what}"
 
 
 def minutes(tests: Iterable[SelfTest], files: dict[str, int], workers: int) -> float:

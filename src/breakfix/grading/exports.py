@@ -98,7 +98,7 @@ def gradescope(rows: list[Graded]) -> str:
 
 
 def _gradescope_tests(row: Graded) -> Iterable[dict]:
-    worth = _worth(row)
+    worth = per_point(row)
     for check in row.verdict.checks if row.verdict else ():
         points = check.points * worth
         score = points if check.passed and row.verdict.state in (PASSED, FAILED) else 0
@@ -113,7 +113,7 @@ def _gradescope_tests(row: Graded) -> Iterable[dict]:
         }  # fmt: skip
 
 
-def _worth(row: Graded) -> int:
+def per_point(row: Graded) -> int:
     """What a point of a check is worth in this assignment."""
     most = row.verdict.points[1] if row.verdict else 0
     return row.grade.most // most if most else 1

@@ -7,6 +7,7 @@ grades     a line each time a student's file for a lab was graded; the last one 
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Grade:
 
 _COLUMNS = ", ".join(f.name for f in fields(Grade))
 _MARKS = ", ".join(f":{f.name}" for f in fields(Grade))
+_INSERT = f"INSERT INTO grades ({_COLUMNS}) VALUES ({_MARKS})"
 
 
 class Gradebook:
@@ -70,16 +72,24 @@ class Gradebook:
 
     def record(self, grade: Grade, source: bytes = b"", verdict: Verdict | None = None) -> None:
         """Write a grade, and its verdict if that is new, in one transaction."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             if verdict is not None:
-                row = (grade.key, grade.lab, source, json.dumps(verdict.to_json()), verdict.frame)
-                self._db.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
-            self._db.execute(f"INSERT INTO grades ({_COLUMNS}) VALUES ({_MARKS})", asdict(grade))
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
+                self._keep(grade.key, grade.lab, source, verdict)
+            self._db.execute(_INSERT, asdict(grade))
+
+    def keep(self, key: str, lab: str, source: bytes, verdict: Verdict) -> None:
+        """Write a verdict that is nobody's grade: on a lab's own file."""
+        with self._transaction():
+            self._keep(key, lab, source, verdict)
+
+    def absorb(self, others: list["Gradebook"]) -> None:
+        """Take over all verdicts and grades of other books, in the order of time; the same grade once."""
+        grades = {grade: None for book in others for grade in book._select("ORDER BY number")}
+        with self._transaction():
+            for book in others:
+                rows = book._db.execute("SELECT * FROM verdicts")
+                self._db.executemany("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
+            self._db.executemany(_INSERT, map(asdict, sorted(grades, key=lambda grade: grade.graded)))
 
     def verdict(self, key: str | None) -> Verdict | None:
         """The verdict on a content, with its evidence."""
@@ -108,6 +118,21 @@ class Gradebook:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is written within it, or nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def _keep(self, key: str | None, lab: str, source: bytes, verdict: Verdict) -> None:
+        row = (key, lab, source, json.dumps(verdict.to_json()), verdict.frame)
+        self._db.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
 
     def _select(self, where: str, *values: str) -> Iterator[Grade]:
         for row in self._db.execute(f"SELECT {_COLUMNS} FROM grades {where}", values):

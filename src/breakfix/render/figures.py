@@ -19,12 +19,15 @@ from breakfix.render.plots import KINDS, STYLE, Sides, Spec, series
 from breakfix.render.terminal import number
 
 
-def draw(lab: Lab, broken: Evidence, fixed: Evidence) -> str:
-    """The lab's figure as one <svg> element. A key that a side's evidence lacks shows as `not measured`."""
-    spec, sides = lab.figure, {"broken": broken, "fixed": fixed}
+def draw(lab: Lab, broken: Evidence, fixed: Evidence, names: tuple[str, str] = ("broken", "fixed")) -> str:
+    """The lab's figure as one <svg> element; `names` are those of the two sides.
+
+    A key that a side's evidence lacks shows as `not measured`.
+    """
+    spec, sides = lab.figure, dict(zip(names, (broken, fixed), strict=True))
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": lab.id}):
-        svg = _svg(KINDS[spec["kind"]](spec, sides))
-    return _inline(svg, alternative(spec, sides))
+        svg = to_svg(KINDS[spec["kind"]](spec, sides))
+    return inline(svg, alternative(spec, sides))
 
 
 def alternative(spec: Spec, sides: Sides) -> str:
@@ -34,16 +37,17 @@ def alternative(spec: Spec, sides: Sides) -> str:
         for side, evidence in sides.items()
         for key, label in series(spec)
     ]
-    return f"{spec.get('title', 'Figure')}, broken beside fixed. {'; '.join(words)}."
+    return f"{spec.get('title', 'Figure')}, {' beside '.join(sides)}. {'; '.join(words)}."
 
 
-def _svg(figure: Figure) -> str:
+def to_svg(figure: Figure) -> str:
+    """The same bytes for the same figure."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
-def _inline(svg: str, words: str) -> str:
+def inline(svg: str, words: str) -> str:
     """Without prolog, metadata and style sheet; black as the colour of the text around it; with its words."""
     svg = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
     svg = svg.replace("#000000", "currentColor").replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'")

@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 7.6, 3.3  # inches
 MOST_POINTS = 300  # of one line: more only makes the page heavier
 # Each readable on white and on the dark page (contrast of 3:1 or more with both).
 COLOURS, DASHES, MARKERS = ("#2878c8", "#c2571a", "#2e8b57", "#a05bc4"), ("-", "--", "-.", ":"), ("o", "s", "^", "D")
-SIDES = {"broken": ("#c2571a", "////"), "fixed": ("#2878c8", "")}
+LOOKS = ("#c2571a", "////"), ("#2878c8", "")  # colour and hatch of the two sides
 BOUND = {"color": "black", "linestyle": (0, (1, 1.5)), "linewidth": 1.4}
 STYLE = {
     "svg.fonttype": "none",
@@ -34,7 +34,7 @@ STYLE = {
     "lines.markersize": 3.5,
 }
 
-Sides = Mapping[str, Evidence]  # "broken" and "fixed", in this order
+Sides = Mapping[str, Evidence]  # two, by their names: "broken" and "fixed"
 Spec = Mapping[str, Any]  # [figure] of lab.toml
 
 
@@ -112,15 +112,15 @@ def _bars(spec: Spec, sides: Sides) -> Figure:
     panel = figure.subplots()
     if spec.get("log"):
         panel.set_xscale("log")
-    for i, (side, evidence) in enumerate(sides.items()):
+    for i, evidence in enumerate(sides.values()):
         where = np.arange(len(labels)) + 0.4 * i - 0.2
-        _bars_of(panel, where, _bar_values(spec, evidence), SIDES[side], spec.get("log", False))
+        _bars_of(panel, where, _bar_values(spec, evidence), LOOKS[i], spec.get("log", False))
     panel.set_yticks(np.arange(len(labels)), labels)
     panel.invert_yaxis()
     panel.margins(x=0.15)  # room for the numbers
     _label(panel, spec.get("y", ""), spec.get("x", ""))
     _bound(panel.axvline, spec, *sides.values())
-    handles = [*map(_patch, sides), *_bound_handles(spec)]
+    handles = [*map(_patch, sides, LOOKS), *_bound_handles(spec)]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
@@ -147,8 +147,8 @@ def _bar_labels(spec: Spec, sides: Sides) -> list[str]:
     return labels + [str(i) for i in range(len(labels), longest)]
 
 
-def _patch(side: str) -> Rectangle:
-    colour, hatch = SIDES[side]
+def _patch(side: str, look: tuple[str, str]) -> Rectangle:
+    colour, hatch = look
     return Rectangle((0, 0), 1, 1, facecolor=colour, edgecolor="black", linewidth=0.8, hatch=hatch, label=side)
 
 
@@ -188,7 +188,7 @@ def _cell(panel: Axes, row: int, column: int, value: float, share: float) -> Non
     """A square that is stronger the larger its value; hatched and crossed where it is no finite number."""
     hatch = "" if np.isfinite(value) else "/"
     corner = (column - 0.5, row - 0.5)
-    panel.add_patch(Rectangle(corner, 1, 1, fc=(SIDES["fixed"][0], share), ec="black", lw=0.5, hatch=hatch))
+    panel.add_patch(Rectangle(corner, 1, 1, fc=(LOOKS[1][0], share), ec="black", lw=0.5, hatch=hatch))
     text, weight = (f"{value + 0.0:.2g}", "normal") if np.isfinite(value) else (f"× {value}", "bold")
     panel.text(column, row, text, ha="center", va="center", fontsize=8, weight=weight)
 

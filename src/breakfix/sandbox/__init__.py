@@ -44,20 +44,21 @@ def best_level() -> str:
     """The strongest level that this machine has, tried."""
     if sys.platform != "linux" or not seccomp.available():
         return NONE
-    return next((level for level in (NAMESPACES, USER) if kernel.works_in_a_fork(partial(_can_enter, level))), NONE)
+    with tempfile.TemporaryDirectory() as folder:  # made and removed out here: inside, nobody may remove it
+        tried = (level for level in (NAMESPACES, USER) if kernel.works_in_a_fork(partial(_can_enter, level, folder)))
+        return next(tried, NONE)
 
 
-def _can_enter(level: str) -> bool:
+def _can_enter(level: str, folder: str) -> bool:
     with open(os.devnull, "wb") as silence:
         os.dup2(silence.fileno(), 2)
     if level == NAMESPACES:
         enter([], keep_network=False, memory_mib=1024)
         return True
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TMPDIR"] = folder
-        os.chmod(folder, 0o755)
-        enter_as_user([], memory_mib=1024)
-        return all(os.access(place, os.R_OK | os.X_OK) for place in (*_python(), Path(__file__).parents[1]))
+    os.environ["TMPDIR"] = folder
+    os.chmod(folder, 0o755)
+    enter_as_user([], memory_mib=1024)
+    return all(os.access(place, os.R_OK | os.X_OK) for place in (*_python(), Path(__file__).parents[1]))
 
 
 def environment() -> dict[str, str]:
