@@ -167,8 +167,82 @@ def test_no_modes_hides_a_mode():
     assert seen == ["aten::zeros"]
 
 
+def test_function_modes_and_subclasses_can_be_left_aside():
+    class Tagged(torch.Tensor):
+        pass
+
+    tagged = torch.ones(2).as_subclass(Tagged)
+    assert type(tagged + 1) is Tagged
+    with _torch.no_function_modes():
+        assert type(tagged + 1) is torch.Tensor
+
+
+def test_it_is_known_whether_a_mode_is_entered():
+    class Mode(_torch.dispatch_mode()):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    assert not _torch.has_modes()
+    with Mode():
+        assert _torch.has_modes()
+    assert not _torch.has_modes()
+
+
+def test_what_a_node_has_saved_has_a_name():
+    x = torch.ones(3, requires_grad=True)
+    assert [name for name, _ in _torch.saved_named(x.log().grad_fn)] == ["self"]
+    assert [name for name, _ in _torch.saved_named(x.exp().grad_fn)] == ["result"]
+
+
 def test_a_compile_backend_is_found_by_name():
     assert callable(_torch.compile_backend("eager"))
+
+
+def test_a_loader_is_iterated_by_the_class_that_is_known():
+    loader = torch.utils.data.DataLoader(torch.arange(4))
+    assert isinstance(iter(loader), _torch.loader_iterator())
+    assert "__next__" in vars(_torch.loader_iterator())
+
+
+def test_nodes_are_numbered_in_the_order_of_their_operators():
+    x = torch.ones(3, requires_grad=True)
+    first = x.exp()
+    assert _torch.order_of(first.grad_fn) < _torch.order_of((first * x).grad_fn)
+
+
+def test_allocations_can_be_recorded():
+    assert hasattr(torch.cuda.memory, "_record_memory_history")
+    assert hasattr(torch.cuda.memory, "_snapshot")
+    assert not _torch.allocations_are_recorded()
+    if torch.cuda.is_available():
+        _torch.record_allocations(True)
+        kept = torch.ones(1 << 20, device="cuda")
+        assert any(event["size"] >= kept.nbytes for event in _torch.recorded_allocations())
+        _torch.record_allocations(False)
+
+
+def test_code_that_is_never_compiled_is_left_alone():
+    seen = []
+
+    def backend(gm, example_inputs):
+        seen.append(gm)
+        return gm.forward
+
+    def beside(x):
+        return x + 1
+
+    def function(x):
+        torch._dynamo.graph_break()
+        return beside(x) * 2
+
+    torch.compiler.reset()
+    _torch.never_compile(function.__code__)
+    assert torch.compile(function, backend=backend)(torch.ones(1)).item() == 4
+    assert len(seen) == 1, "what it calls may be"
+    _torch.never_compile(beside.__code__)
+    torch.compiler.reset()
+    assert torch.compile(function, backend=backend)(torch.ones(1)).item() == 4
+    assert len(seen) <= 2
 
 
 def test_a_graph_knows_its_compilation_and_why_it_ends():

@@ -151,6 +151,12 @@ def saved_by(node) -> Iterator:
 
     Nothing where backward has let go of it. A Python function's node may also hold tensors as attributes.
     """
+    yield from (saved for _, saved in saved_named(node))
+    yield from getattr(node, "__dict__", {}).values()
+
+
+def saved_named(node) -> Iterator[tuple[str, object]]:
+    """The same with its name, "self" or "result", without a Python function's attributes."""
     for name in _names_of_saved(type(node)):
         try:
             raw = getattr(node, name)
@@ -160,8 +166,7 @@ def saved_by(node) -> Iterator:
             if not hasattr(saved, "data"):
                 raise _moved("torch._C._autograd.SavedTensor.data", AttributeError("data"))
             if saved.data is not None:
-                yield saved.data
-    yield from getattr(node, "__dict__", {}).values()
+                yield name.removeprefix("_raw_saved_"), saved.data
 
 
 @cache
@@ -233,6 +238,63 @@ def _file(path: str | None) -> str:
     return (path or "?").replace("\\", "/").rpartition("/")[2]
 
 
+def loader_iterator() -> type:
+    """The class of what a DataLoader returns when it is iterated."""
+    try:
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+    except ImportError as error:
+        raise _moved("torch.utils.data.dataloader._BaseDataLoaderIter", error) from error
+    return _BaseDataLoaderIter
+
+
+def order_of(node) -> int:
+    """A number that grows with the order in which a thread's operators ran."""
+    try:
+        return node._sequence_nr()
+    except AttributeError as error:
+        raise _moved("torch.autograd.graph.Node._sequence_nr", error) from error
+
+
+def record_allocations(on: bool) -> None:
+    """Have the CUDA allocator keep its events with Python's stacks, or no longer."""
+    try:
+        record = torch.cuda.memory._record_memory_history
+    except AttributeError as error:
+        raise _moved("torch.cuda.memory._record_memory_history", error) from error
+    record(context="alloc", stacks="python", max_entries=200_000) if on else record(enabled=None)
+
+
+def recorded_allocations() -> list[dict]:
+    """The allocator's events so far, of the card that has the most: "action", "addr", "size", "frames"."""
+    try:
+        traces = torch.cuda.memory._snapshot()["device_traces"]
+    except (AttributeError, KeyError) as error:
+        raise _moved("torch.cuda.memory._snapshot", error) from error
+    return max(traces, key=len, default=[])
+
+
+def allocations_are_recorded() -> bool:
+    """Whether somebody has them recorded already; False where this torch cannot say."""
+    asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return torch.cuda.is_initialized() and asked is not None and asked()
+
+
+def never_compile(code) -> None:
+    """Let torch.compile leave frames of a code object, and of the functions defined in it, as they are.
+
+    Unlike `torch.compiler.disable` this does not import the compiler, and does not end a graph that inlines it.
+    """
+    try:
+        dynamo = torch._C._dynamo.eval_frame
+        skip, default = dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT
+        dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, default))
+    except AttributeError as error:
+        raise _moved("torch._C._dynamo.eval_frame.set_code_exec_strategy", error) from error
+    for inner in code.co_consts:
+        if isinstance(inner, type(code)):
+            never_compile(inner)
+
+
 def fake_mode():
     """A mode whose tensors have a device, a shape and a dtype but no memory; ordinary tensors may be among them.
 
@@ -298,6 +360,22 @@ def no_modes():
     except ImportError as error:
         raise _moved("torch.utils._python_dispatch._disable_current_modes", error) from error
     return _disable_current_modes()
+
+
+def no_function_modes():
+    """Within it no function mode is asked, nor a subclass of Tensor."""
+    try:
+        return torch._C.DisableTorchFunction()
+    except AttributeError as error:
+        raise _moved("torch._C.DisableTorchFunction", error) from error
+
+
+def has_modes() -> bool:
+    """Whether a dispatch mode is entered."""
+    try:
+        return torch._C._len_torch_dispatch_stack() > 0
+    except AttributeError as error:
+        raise _moved("torch._C._len_torch_dispatch_stack", error) from error
 
 
 _TOLD = {

@@ -63,7 +63,9 @@ def held_by_place(values: Any, beside: Any = ()) -> dict[str, Held]:
 
 def alive() -> list[Tensor]:
     """Every tensor with a graph that Python code holds anywhere in this process."""
-    return [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.grad_fn is not None]
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}  # few, and objects are many
+    return [t for t in objects if type(t) in kinds and t.grad_fn is not None]
 
 
 def graph(roots: Any) -> set:
