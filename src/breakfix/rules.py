@@ -21,7 +21,7 @@ SOLUTION_PARTS = (
 )  # fmt: skip
 LIBRARIES = {
     "torch", "torchvision", "torchmetrics", "numpy", "onnx", "onnxruntime", "onnxscript", "PIL", "fastapi", "httpx",
-    "uvicorn", "torchao", "packaging",
+    "pydantic", "uvicorn", "torchao", "packaging",
 }  # fmt: skip
 
 
