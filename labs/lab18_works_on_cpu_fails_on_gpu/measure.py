@@ -105,7 +105,7 @@ class Bench:
         return model
 
     def loaded(self) -> nn.Module:
-        """Another turbine's, with last month's file; without, where it does not load, which is another check's matter."""
+        """Another turbine's, with last month's file; without, where it does not load, which another check says."""
         model = self.model(self.given.other)
         with trouble():
             self.load(model, self.given.file)

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from breakfix import subject as subjects
 from breakfix.contract import describe, expect, function
 
-TAGS, SIZE, PHOTOS = 64, (96, 128), 4  # large enough for two threads to share the work, and for one answer to be lost in a mean
+# large enough for two threads to share the work, and for one answer to be lost in a mean
+TAGS, SIZE, PHOTOS = 64, (96, 128), 4
 SCALES = {"answers near 1": 1.0, "answers near 0.0001": 1e-4, "answers near 10000": 1e4}
 ROUNDING, CHANGE = 1e-5, 1e-3  # in shares of the answers' root mean square: at most this, and at least this
 KNOWN = ["1.13.1", "2.0.0a0", "2.0.0", "2.9.1", "2.10.0", "2.14.1+cu130"]
