@@ -2,9 +2,11 @@
 
 import gc
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from unittest import mock
 
 import numpy as np
 import torch
@@ -129,6 +131,19 @@ def _trouble(found: dict) -> Iterator[None]:
         found |= {"raised": type(error).__name__, "told": str(error)[:300]}
 
 
+@contextmanager
+def _threads_counted(found: dict) -> Iterator[None]:
+    """How many threads are started: what another thread asks of the card, the model of it does not see."""
+    start, found["threads"] = threading.Thread.start, 0
+
+    def counted(thread: threading.Thread) -> None:
+        found["threads"] += 1
+        start(thread)
+
+    with mock.patch.object(threading.Thread, "start", counted):
+        yield
+
+
 def _compared(maps: Tensor | None, given: Inputs) -> dict:
     """How many batches have wrong maps, and how wrong the worst is."""
     wanted, size = reference(given), [len(b) for b in given.batches]
@@ -172,7 +187,7 @@ def modelled(subject, predict: Callable, given: Inputs, order: str) -> dict:
     with LateCard(order, modules=[subject]) as card:
         card.label, calls.before, calls.after = label, working.append, working.clear
         model = calls.watch(card.put(model_of(given)))
-        with _trouble(found):
+        with _trouble(found), _threads_counted(found):
             maps = _fits(predict(model, _pinned(given.batches, where), card.device))
             maps = card.host_reads(maps)
         found |= {"pinned_kib": card.pinning.held_peak / KIB, "card_kib": card.reserved / KIB}

@@ -39,6 +39,7 @@ REGIMES = {
     "one": Regime(1, 22, 13),
     "even": Regime(2, 40, 24),
     "two": Regime(2, 41, 25),  # halves of 21 and 20: of six batches and of five
+    "short": Regime(2, 39, 25),  # halves of 20 and 19: of five whole batches and of four
     "three": Regime(3, 40, 26),  # thirds of 14, 14 and 12: of four, four and three
 }
 

@@ -93,6 +93,9 @@ def inputs(seed: int) -> Given:
             requests[f"{name_of(running, length, bool(i % 2))} drawn {i}"] = Recording(
                 _readings(rng, running, length), text
             )
+    for running in (False, True):
+        requests[f"{name_of(running, EXAMPLE)} uneven"] = Recording(_uneven(rng, running))
+    requests["stopped, at the limit"] = Recording(_at_the_limit(rng))
     return Given(weights, requests, _broken(rng), _bad(rng))
 
 
@@ -106,6 +109,21 @@ def _readings(rng: np.random.Generator, running: bool, length: int) -> np.ndarra
     slow = rng.uniform(0.1, 0.3) * (rng.random() < 1 / 3)
     readings[:, 0] = rng.uniform(1.0, 3.0, length) if running else slow
     return readings.astype(np.float32)
+
+
+def _uneven(rng: np.random.Generator, running: bool) -> np.ndarray:
+    """The first, the last and the median speed are on the other side of TURNING than the mean."""
+    readings = _readings(rng, running, EXAMPLE)
+    readings[:, 0] = 0.0 if running else rng.uniform(0.55, 0.7)
+    readings[2:5, 0] = rng.uniform(3.0, 5.0) if running else 0.0
+    return readings
+
+
+def _at_the_limit(rng: np.random.Generator) -> np.ndarray:
+    """The mean speed is TURNING, without rounding, and that is not above it."""
+    readings = _readings(rng, False, EXAMPLE)
+    readings[:, 0] = TURNING
+    return readings
 
 
 def _broken(rng: np.random.Generator) -> dict[str, Recording]:

@@ -17,6 +17,7 @@ CHANNELS, LONGEST, KINDS, WIDTH = 4, 64, 3, 16
 LOADS = (1, 2, 4, 8, 16, 32)  # requests at once, with at most LOAD_BATCH in a forward
 LOAD_BATCH = 8
 SHORT, NEVER = 0.4, 3600.0  # seconds: of max_wait where a batch may stay short, and where only a full one may go
+LONG = 1.5  # seconds of max_wait, where a timer may outlive its batch
 PATIENCE, LATER = 6.0, 1.5  # seconds until a request counts as unanswered, and once one was; right servers take a tenth
 HELD = 3.0  # seconds that the model holds a forward at most, for an app that cannot do anything else meanwhile
 TRICKLE = 40  # requests, one each TICK seconds, with a max_wait of six ticks
@@ -59,7 +60,7 @@ def inputs(seed: int) -> Inputs:
     many, max_batch = _between(33, 47, g), _between(5, 12, g)
     counts = {f"{load} at once": load for load in LOADS} | {"many": many, "full": 2 * LOAD_BATCH, "one by one": 9}
     counts |= {"trickle": TRICKLE, "mixed": 7, "after the bad": 6, "poisoned": 16, "blind": 8, "broken": 8}
-    counts |= {"after the faults": 8, "left waiting": 5, "first left": 3, "held": 8, "after the leavers": 5}
+    counts |= {"after the faults": 8, "left waiting": 5, "held": 8, "after the leavers": 5}
     weights = {name: _weight(name, value.shape, g) for name, value in Scorer().state_dict().items()}
     waves = {name: [_record(g) for _ in range(count)] for name, count in counts.items()}
     bad = _bad(g)
@@ -67,6 +68,8 @@ def inputs(seed: int) -> Inputs:
     marks = (10 + torch.rand(2, generator=g)).tolist()  # no other reading is that large
     waves["poisoned"][_between(0, 7, g)][0, 0] = waves["poisoned"][_between(8, 15, g)][0, 0] = marks[0]
     waves["blind"][_between(0, 7, g)][0, 0] = marks[1]
+    waves["after a full one"] = [_record(g) for _ in range(8)]
+    waves["first left"] = waves["after the leavers"][:3]
     return Inputs(weights, waves, max_batch, bad, order, *marks)
 
 
@@ -290,6 +293,16 @@ async def trickle(bench: Bench) -> dict:
         return await answers(tasks, "trickle", bench) | {"trickle.sent": len(tasks)}
 
 
+async def anew(bench: Bench) -> dict:
+    """Four requests fill a batch. When its time would be up two more wait, and then come the two that they wait for."""
+    name, tasks, pauses = "after a full one", [], {3: 0.8 * LONG, 5: 0.4 * LONG}
+    async with serving(bench, 4, LONG) as server:
+        for place, record in enumerate(bench.given.waves[name]):
+            tasks.append(server.send(record))
+            await asyncio.sleep(pauses.get(place, 0.0))
+        return await answers(tasks, name, bench) | {f"{name}.forwards": len(server.model.log.rows)}
+
+
 async def bad(bench: Bench) -> dict:
     """Good requests and bad ones mixed; then good ones."""
     records = [*bench.given.waves["mixed"], *bench.given.bad]
@@ -354,7 +367,7 @@ async def thread_has_grad() -> str:
 
 async def _all(bench: Bench) -> dict:
     found = {"thread.grad": await thread_has_grad()}
-    for scenario in (loads, trickle, bad, faults, leavers):
+    for scenario in (loads, trickle, anew, bad, faults, leavers):
         found |= await scenario(bench)
     return found
 

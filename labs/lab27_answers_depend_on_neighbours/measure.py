@@ -76,7 +76,7 @@ def inputs(seed: int) -> Inputs:
 
 def _unit(seed: int) -> float:
     """An ordinary payment in the model's unit, much below one: so no range or step fits that was not measured."""
-    return 10 ** -(1 + torch.rand((), generator=torch.Generator().manual_seed(seed + 27)).item())
+    return 10 ** -(2 + torch.rand((), generator=torch.Generator().manual_seed(seed + 27)).item())
 
 
 def _between(low: int, high: int, g: torch.Generator) -> int:

@@ -24,6 +24,7 @@ READERS = ("features.2", "classify.0", "classify.2")  # who reads each of them
 PLACES = (1, 8, 1)  # columns of the reader that belong to one neuron
 BUDGET = 0.35  # of the bytes and the multiply-adds of today; half of each layer costs 0.29 and 0.26
 TRAINING, VALIDATION, EPOCHS = 2000, 1000, 8
+FAINT = 2.0**-20  # of the weights into or from a neuron that counts nevertheless
 KNOWN = ("nothing reaches", "nobody reads", "all alive")
 STROKES = {"a": (1, 2, 2, 6), "b": (2, 5, 6, 7), "c": (6, 9, 6, 7), "d": (9, 10, 2, 6), "e": (6, 9, 1, 2)}
 STROKES |= {"f": (2, 5, 1, 2), "g": (5, 6, 2, 6)}  # top, bottom, left, right
@@ -85,10 +86,11 @@ def _known(kind: str, g: torch.Generator) -> dict[str, Tensor]:
             rows[order[alive:]] = 0.0  # what is left of such a neuron is its bias
         elif kind == "nobody reads":
             read[:, order[alive:]] = 0.0
-        else:  # faint ones whose word counts
-            rows[order[alive:]] *= 0.01
-            state[f"{layer}.bias"][order[alive:]] *= 0.01
-            read[:, order[alive:]] *= 100.0
+        else:  # every other neuron is faint and well heard, or loud and hardly heard; powers of two do not round
+            for part, factor in ((order[alive::2], FAINT), (order[alive + 1 :: 2], 1 / FAINT)):
+                rows[part] *= factor
+                state[f"{layer}.bias"][part] *= factor
+                read[:, part] /= factor
     return state
 
 

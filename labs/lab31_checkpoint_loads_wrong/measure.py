@@ -73,6 +73,7 @@ def unfit(given: Inputs) -> dict[str, dict[str, Tensor]]:
         "a weight too many": whole | others,
         "a weight by another name": renamed,
         "a wider block": whole | {ours: torch.zeros(WIDTH + 1, WIDTH)},
+        "as many numbers in another shape": whole | {ours: whole[ours].reshape(WIDTH // 2, 2 * WIDTH)},
         "names of another model": {f"tower.{key}": value for key, value in whole.items()},
         "nothing": {},
     }
@@ -159,6 +160,12 @@ def _loaded(bench: Bench) -> dict:
         model = bench.model(2)
         raised = _tried(bench, model, {prefix + key: value.clone() for key, value in tuned.items()})
         found[f"version 2's own, {name}"] = _found(bench, model, 2, raised)
+    model = bench.filled(2)
+    state = checkpoint(bench.given)
+    raised = _tried(bench, model, state)
+    for value in state.values():
+        value.zero_()  # whoever goes on with the checkpoint: it was read, not taken over
+    found["version 2, tuned"] = _found(bench, model, 2, raised)
     return {f"{case}.{key}": value for case, parts in found.items() for key, value in parts.items()}
 
 
@@ -166,7 +173,10 @@ def _refused(bench: Bench) -> dict:
     """What does not fit, and how far a model that refused it has moved."""
     raised, moved = [], []
     cases = [(version, name, state) for name, state in unfit(bench.given).items() for version in (1, 2)]
-    cases.append((1, "version 2's", bench.filled(2).state_dict()))
+    tuned = bench.filled(2).state_dict()
+    bias = bench.given.weights[ADAPTER][WIDTH * WIDTH :]
+    without = {key: value for key, value in tuned.items() if not torch.equal(value.cpu().flatten(), bias)}
+    cases += [(1, "version 2's", tuned), (2, "version 2's without the adapter's bias", without)]
     for version, name, state in cases:
         model = bench.model(version)
         before = bench.weights(model, version)

@@ -139,6 +139,7 @@ def _others(rng: np.random.Generator) -> dict[str, bytes]:
         "a whole model": saved(small),
         "a whole model, old format": saved(nn.Linear(3, 2), old=True),
         "a model among weights": saved({"model": small.state_dict(), "head": nn.Linear(2, 2)}),
+        "a list of weights": saved(list(small.state_dict().values())),
         "cut short": whole[: int(len(whole) * rng.uniform(0.3, 0.7))],
         "a text": b"<html>404 Not Found</html>",
         "nothing": b"",
@@ -283,7 +284,9 @@ def _fitting(draw: Draw) -> dict[str, Machine]:
             lock={"torch": "==2.14.1", "torchvision": "==0.29.1"}, packages=_CUDA_13, requires={"torchvision": []}
         ),
         "packages that nobody asked for": draw.machine(
-            packages=extras, requires={"left-over": ["torch (<2)"]}, built_with_numpy={"wx-tools": "1.24.0"}
+            packages=extras,
+            requires={"left-over": ["torch (<2)"], "pillow": ["olefile"]},
+            built_with_numpy={"wx-tools": "1.24.0"},
         ),
         "names spelled otherwise": draw.machine(
             lock={"label-kit": None, "Label_Kit": "==1.9.0"}, packages={"label-kit": None, "label.kit": "1.9.0"}
@@ -293,6 +296,7 @@ def _fitting(draw: Draw) -> dict[str, Machine]:
         "built with NumPy 2, run with 1": draw.machine(packages={"numpy": rows}),
         "a card of the same generation": draw.machine(cards=[_L40S], arch_list=["sm_80", "sm_86", "sm_90"]),
         "a newer card of the newest generation": draw.machine(cards=[_SPARK]),
+        "kernels of this very card": draw.machine(cards=[_card("H200", 9, 0)], arch_list=["sm_80", "sm_90a"]),
         "a card that takes PTX": draw.machine(cards=[_RTX_5090], arch_list=["sm_80", "sm_90", "compute_90"]),
         "driver 580.105 is above 580.65": draw.machine(driver=f"580.{draw.among(100, 105, 126)}.08"),
         "CUDA 12 on an older driver": draw.machine(
@@ -335,6 +339,12 @@ def _packages(draw: Draw) -> dict[str, Machine]:
         "an excluded version": draw.machine("label-kit", packages={"label-kit": "1.5.0"}),
         "not of the minor version": draw.machine("safetensors", packages={"safetensors": other}),
         "another Python": draw.machine("python", lock={"python": "==3.10.*"}),
+        "asked for on this Python alone": draw.machine(
+            "safetensors",
+            lock={"python": "==3.10.*"},
+            python=f"3.10.{draw.rng.integers(4, 19)}",
+            requires={"safetensors": ["exceptiongroup (>=1.2) ; python_version < '3.11'"]},
+        ),
         "built with NumPy 1": draw.machine("label-kit", built_with_numpy={"label-kit": "1.24.4"}),
         "another NumPy": draw.machine("numpy", lock={"numpy": "<2"}),
     }
@@ -350,7 +360,9 @@ def _hosts(draw: Draw) -> dict[str, Machine]:
         "a card that is too old": draw.machine("kernels", cards=[_V100]),
         "a card that is too new": draw.machine("kernels", cards=[_RTX_5090], arch_list=["sm_80", "sm_86", "sm_90"]),
         "kernels of a later card": draw.machine("kernels", cards=[_card("A100", 8, 0)], arch_list=["sm_75", "sm_86"]),
-        "kernels of one card alone": draw.machine("kernels", cards=[_card("B200", 10, 0)], arch_list=["sm_90a"]),
+        "kernels of one card alone": draw.machine(
+            "kernels", cards=[_card("B300", 10, 3)], arch_list=["sm_90", "sm_100a"]
+        ),
         "the second of two cards": draw.machine("kernels", cards=[_card("H200", 9, 0), _V100]),
         "a CPU wheel beside a card": draw.machine("torch", **wheels),
         "several at once": draw.machine(

@@ -7,6 +7,7 @@ hook leaves at once while a region is being compiled: else it would be compiled 
 import functools
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 
@@ -26,6 +27,8 @@ READS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "
 
 def listen(watch: Watch) -> None:
     """Install every hook."""
+    # torch.compile(module) warns of global hooks; that is not the script's doing, and -W error would stop it
+    warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     _wrap(torch.autograd, "backward", lambda original: _backward(watch, original))
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _step_begins(watch, optimizer))
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _step_ended(watch, optimizer))

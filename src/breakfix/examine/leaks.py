@@ -17,6 +17,7 @@ LOOKS = (4, 8, 100)  # backward passes after which is looked
 SURE = 4  # passes later, if nodes have become more, once again
 UNUSED = (8, 16, 32)  # calls of a model in evaluation, without a backward pass between them
 NODE_BYTES = 700
+MARK = "breakfix_seen"  # in the metadata of nodes that were in a graph looked at before
 TOO_LONG = 0.3  # seconds of the processor: after a look that took as long there is one more
 
 
@@ -34,6 +35,7 @@ class Leaks(Probe):
         self.evaluation: Finding | None = None
         self.pending: list[weakref.ref] = []
         self.looks_left = 12
+        self.first: dict[Line, int] = {}  # nodes of the first graph of a line
 
     def backward_ended(self, event: Backward) -> None:
         wanted = event.number in LOOKS or event.number == self.again
@@ -42,7 +44,7 @@ class Leaks(Probe):
         tensors, nodes = self._look()
         self.counts.append((event.number, nodes))
         rates = _rates(self.counts)[-2:]
-        least = max(1.0, 0.2 * len(event.nodes))
+        least = max(1.0, 0.2 * self._own_size(event))
         if rates and rates[-1] >= least:
             self.again = event.number + SURE
             self.watch.wanted.add(self.again)
@@ -73,6 +75,15 @@ class Leaks(Probe):
 
     def findings(self) -> list[Finding]:
         return [f for f in (self.training, self.evaluation) if f]
+
+    def _own_size(self, event: Backward) -> int:
+        """How many nodes a step makes: of a graph that holds older ones, as many as its first had."""
+        inner = [node for node in event.nodes if node.next_functions]  # leaves' nodes are used again
+        chained = any(MARK in node.metadata for node in inner)
+        for node in inner:
+            node.metadata[MARK] = True
+        first = self.first.setdefault(event.line, len(event.nodes))
+        return min(first, len(event.nodes)) if chained else len(event.nodes)
 
     def _look(self) -> tuple[list[Tensor], int]:
         started = time.thread_time()

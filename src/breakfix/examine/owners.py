@@ -48,6 +48,7 @@ class Owners(Probe):
         self.roots: dict[int, weakref.ref] = {}
         self.optimizers: dict[int, weakref.ref] = {}
         self.orphans: dict[str, int] = {}
+        self.frozen: dict[str, int] = {}
         self.stepped = False
 
     def called(self, module: nn.Module, inputs, grad: bool) -> None:
@@ -83,7 +84,7 @@ class Owners(Probe):
         for root in dict.fromkeys(leaf.root for leaf in lost if leaf.registered):
             mine = [leaf for leaf in lost if leaf.registered and leaf.root == root]
             owned = [leaf for leaf in every if leaf.root == root and leaf.owned]
-            found.append(_told("unowned-parameters", self._rank(mine, owned), mine, self._orphans()))
+            found.append(_told("unowned-parameters", self._rank(mine, owned), mine, self._orphans(), self._frozen()))
         return found
 
     def _rank(self, lost: list[Leaf], owned: list[Leaf]) -> str:
@@ -92,10 +93,14 @@ class Owners(Probe):
             return NOTE
         if self._orphans():
             return CERTAIN
-        return LIKELY if max(leaf.place for leaf in lost) > max(leaf.place for leaf in owned) else NOTE
+        behind = max(leaf.place for leaf in lost) > max(leaf.place for leaf in owned)
+        return LIKELY if behind or self._frozen() else NOTE  # who holds frozen ones was made before the rest
 
     def _orphans(self) -> int:
         return max(self.orphans.values(), default=0)
+
+    def _frozen(self) -> int:
+        return max(self.frozen.values(), default=0)
 
     def _seen(self, t: Tensor, line: Line) -> bool:
         """Count a leaf; True where it is new."""
@@ -160,6 +165,7 @@ class Owners(Probe):
                     leaf.owned = True
             name = type(optimizer).__name__
             self.orphans[name] = sum(p.requires_grad and p.grad is None and self._leaf(p) is None for p in held)
+            self.frozen[name] = sum(not p.requires_grad and self._leaf(p) is None for p in held)
 
 
 def _sample(t: Tensor) -> Tensor:
@@ -174,7 +180,7 @@ def _module_of(root: nn.Module, name: str) -> nn.Module:
     return root.get_submodule(name.rpartition(".")[0])
 
 
-def _told(name: str, rank: str, lost: list[Leaf], orphans: int = 0) -> Finding:
+def _told(name: str, rank: str, lost: list[Leaf], orphans: int = 0, frozen: int = 0) -> Finding:
     size, lost = sum(leaf.size for leaf in lost), sorted(lost, key=lambda leaf: (leaf.place, leaf.name))
     names = ", ".join(f"{leaf.name} {leaf.shape}" for leaf in lost[:TOLD]) + (", ..." if len(lost) > TOLD else "")
     told = (
@@ -182,6 +188,8 @@ def _told(name: str, rank: str, lost: list[Leaf], orphans: int = 0) -> Finding:
     )
     if orphans:
         told += f"; an optimizer holds {orphans} that no loss depends on"
+    elif frozen:
+        told += f"; an optimizer holds {frozen} that are frozen instead"
     figures = {
         "parameters": len(lost),
         "elements": size,

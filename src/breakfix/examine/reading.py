@@ -39,7 +39,8 @@ class Reading(Probe):
             return []
         line = max(each, key=each.get)
         where = "on the card" if self.on_card else "on the CPU, where it costs nothing"
-        told = f"{per_step:.1f} reads per step {where}, at {len(each)} lines; {each[line] / steps:.1f} at this one"
+        places = f"{len(each)} lines; {each[line] / steps:.1f} at this one" if len(each) > 1 else "this line"
+        told = f"{per_step:.1f} reads per step {where}, at {places}"
         rank = LIKELY if self.on_card > 0.5 * self.count else NOTE
         return [Finding("device-reads", rank, told, line, {"per_step": per_step, "lines": len(each)})]
 

@@ -43,7 +43,7 @@ def _finding(told: Told) -> Table:
 def closing_lines(report: Report) -> list[str]:
     """What was seen, what could not run, what is left out, and what it cost."""
     lines = [_seen(report)]
-    if not report.findings and report.seen["steps"]:
+    if not report.findings and (report.seen["steps"] or report.seen["backward_passes"]):
         lines.insert(
             0, "Nothing to report. That is no proof: wrong labels, wrong data or a bad learning rate look healthy."
         )

@@ -39,6 +39,7 @@ def test_every_use_is_ordered(evidence, orders, source):
     """No memory is used on one stream, or by the host, while another may still write it: PyTorch's own checker says so."""
     at_most("unordered uses (PyTorch's checker, modelled streams)", evidence["late.races"], 0)
     equal("raised (modelled streams)", evidence["late.raised"], "")
+    equal("threads started (modelled streams)", evidence["late.threads"], 0)
     at_most(
         f"batches with wrong maps in the worst order ({source})", max(evidence[f"{order}.wrong"] for order in orders), 0
     )

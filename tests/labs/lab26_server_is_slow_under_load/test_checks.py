@@ -54,6 +54,7 @@ def test_requests_share_forwards(evidence, inputs, lab):
         bound = math.ceil(len(inputs.waves[name]) / size) + 1
         at_most(f"forwards, {name}", evidence[f"{name}.forwards"], bound)
         at_most(f"largest batch, {name}", evidence[f"{name}.largest"], size)
+    at_most("forwards of two full batches, the second filled slowly", evidence["after a full one.forwards"], 2)
 
 
 @check(points=1)

@@ -1,4 +1,4 @@
-# wrong: test_each_block_gets_its_own_weights test_wrappers_leave_no_trace test_exactly_the_named_are_frozen test_a_name_finds_its_block
+# wrong: test_each_block_gets_its_own_weights test_wrappers_leave_no_trace test_exactly_the_named_are_frozen test_what_does_not_fit_is_refused test_a_name_finds_its_block
 # Whoever asks for the adapter gets the block that had its place in version 1: it is tuned, frozen and looked at in the adapter's stead.
 """The encoder of the wind farm's sensors: fifty blocks in a row, its checkpoints, and what of it is tuned."""
 

@@ -1,4 +1,4 @@
-# wrong: test_nothing_runs_on_loading
+# wrong: test_nothing_runs_on_loading test_what_is_no_state_is_refused
 # An unpickler that lets pass whatever begins with torch, numpy or collections: both packages hold functions that run a string, and names may walk from torch to os.
 """Before a plant switches to a new model: does its machine fit the lock, and what is in the checkpoint?"""
 
@@ -71,13 +71,15 @@ def package_problems(asked: list[Requirement], packages: dict[str, Version], rep
     requires = {canonicalize_name(name): others for name, others in report["requires"].items()}
     built = {canonicalize_name(name): version for name, version in report["built_with_numpy"].items()}
     numpy = packages.get("numpy", Version("0"))
+    python = report["python"]  # a marker is about that machine, and this code runs on another
+    there = {"extra": "", "python_full_version": python, "python_version": python.rpartition(".")[0]}
     for requirement in asked:
         name = canonicalize_name(requirement.name)
         found = Version(report["python"]) if name == "python" else packages.get(name)
         if not meets(found, requirement):
             yield name, f"{found or 'not installed'}, locked is {requirement.specifier}"
         for other in map(Requirement, requires.get(name, ())):
-            wanted = other.marker is None or other.marker.evaluate({"extra": ""})
+            wanted = other.marker is None or other.marker.evaluate(there)
             if wanted and not meets(packages.get(canonicalize_name(other.name)), other):
                 yield name, f"asks for {other}"
         if name in built and Version(built[name]).major < 2 <= numpy.major:

@@ -58,13 +58,15 @@ def package_problems(asked: list[Requirement], packages: dict[str, Version], rep
     requires = {canonicalize_name(name): others for name, others in report["requires"].items()}
     built = {canonicalize_name(name): version for name, version in report["built_with_numpy"].items()}
     numpy = packages.get("numpy", Version("0"))
+    python = report["python"]  # a marker is about that machine, and this code runs on another
+    there = {"extra": "", "python_full_version": python, "python_version": python.rpartition(".")[0]}
     for requirement in asked:
         name = canonicalize_name(requirement.name)
         found = Version(report["python"]) if name == "python" else packages.get(name)
         if not meets(found, requirement):
             yield name, f"{found or 'not installed'}, locked is {requirement.specifier}"
         for other in map(Requirement, requires.get(name, ())):
-            wanted = other.marker is None or other.marker.evaluate({"extra": ""})
+            wanted = other.marker is None or other.marker.evaluate(there)
             if wanted and not meets(packages.get(canonicalize_name(other.name)), other):
                 yield name, f"asks for {other}"
         if name in built and Version(built[name]).major < 2 <= numpy.major:
