@@ -126,7 +126,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     const box = document.getElementById("symptom"), answer = document.getElementById("symptom-answer");
     if (!box || !window.breakfixSymptoms) return;
-    const asked = new URLSearchParams(window.location.search).get("q");
+    const asked = new URLSearchParams(window.location.search).get("text"); // q is the site's own search
     if (asked) box.value = asked;
     box.addEventListener("input", () => show(box, answer));
     box.disabled = false;

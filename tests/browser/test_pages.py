@@ -39,6 +39,32 @@ def test_no_page_is_wider_than_the_screen(tab, path, size, dark):
     assert page.run("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/ann/run.py", line 7, in train
+    loss.backward()
+RuntimeError: Function 'LogBackward0' returned nan values in its 0th output.
+"""
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("said", "begins", "lab"),
+    [
+        (TRACEBACK, "Begin", "lab08"),
+        ("验证集准确率随 batch size 变化", "Begin", "lab15"),
+        ("matplotlib shows no window", "No lab covers this", ""),
+    ],
+)
+def test_a_symptom_finds_its_lab(tab, size, said, begins, lab):
+    page = tab(size)
+    page.open("symptom/")
+    page.choose("#symptom", said)
+    assert page.run("document.querySelector('#symptom-answer p').textContent").startswith(begins)
+    first = page.run("document.querySelector('#symptom-answer li a').href")
+    assert lab in first
+    assert page.complaints == []
+
+
 @SIZES
 def test_the_catalogue_is_filtered(tab, size):
     page, labs = tab(size), list(Catalog.read(ROOT))
