@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakfix.catalog import Catalog
@@ -209,12 +209,14 @@ def test_without_a_cache_it_learns_again(monkeypatch, tmp_path):
     assert names("the total is off by one", TINY)[0] == "lab91"
 
 
+@settings(deadline=None)  # the first to ask learns, in a second
 @given(st.text())
 def test_no_text_raises(text):
     for match in find(text, LABS).matches:
         assert match.symptom in match.lab.symptoms
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("loss nan是损失 _.:/\\\"'0x(){}[]\n"), max_size=60))
 def test_no_text_of_familiar_pieces_raises(text):
     assert all(match.score < 3 for match in find(text, LABS).matches)
