@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from breakfix.catalog import Catalog
-from breakfix.symptoms import ELSEWHERE, LEAST, Index, _dot, _texts, learn
+from breakfix.symptoms import Index, dot, learn, texts_of
 
 ROOT = Path(__file__).parents[1]
 PAGE, FIXTURES = ROOT / "docs" / "symptom.md", ROOT / "tests" / "fixtures"
@@ -42,22 +42,19 @@ def reports() -> list[dict]:
 
 def held_out(catalog: Catalog) -> Iterator[Asked]:
     """Every report, asked of an index that knows no text like it."""
-    texts, whole = list(_texts(catalog)), Index.of(catalog)
+    texts, whole = list(texts_of(catalog)), Index.of(catalog)
     vectors = [whole.vector(text) for _, text in texts]
     for fold in range(FOLDS):
         asked = reports()[fold::FOLDS]
         said = [whole.vector(report["symptom"]) for report in asked]
-        far = [t for t, v in zip(texts, vectors, strict=True) if max(_dot(v, s) for s in said) < NEAR]
+        far = [t for t, v in zip(texts, vectors, strict=True) if max(dot(v, s) for s in said) < NEAR]
         index = learn(tuple(sorted(far)))
         yield from (_ask(report, index) for report in asked)
 
 
 def _ask(report: dict, index: Index) -> Asked:
-    scores = index.scores(report["symptom"])
-    elsewhere = scores.pop(ELSEWHERE, 0.0)
-    best = sorted(scores, key=lambda name: (-scores[name], name))
-    covered = bool(best) and scores[best[0]] >= max(LEAST, elsewhere)
-    return Asked(report, tuple(name.partition("_")[0] for name in best[:3]), covered)
+    ranked, covered = index.ranked(report["symptom"])
+    return Asked(report, tuple(name.partition("_")[0] for name, _ in ranked[:3]), covered)
 
 
 def rejected(catalog: Catalog) -> float:

@@ -71,16 +71,13 @@ def find(text: str, catalog: Catalog, most: int = 3) -> Answer:
     """The labs nearest to `text`: a message, a whole traceback or a complaint, in English or Chinese."""
     labs = {lab.path.name: lab for lab in catalog}
     index = Index.of(catalog)
-    scores = index.scores(text)
-    elsewhere = scores.pop(ELSEWHERE, 0.0)
-    best = sorted(scores, key=lambda name: (-scores[name], name))[:most]
-    covered = bool(best) and scores[best[0]] >= max(LEAST, elsewhere)
-    return Answer(tuple(_match(labs[name], scores[name], text, index) for name in best), covered)
+    ranked, covered = index.ranked(text)
+    return Answer(tuple(_match(labs[name], score, text, index) for name, score in ranked[:most]), covered)
 
 
 def _match(lab: Lab, score: float, text: str, index: "Index") -> Match:
     said = index.vector(text)
-    nearest = max(lab.symptoms, key=lambda symptom: _dot(said, index.vector(symptom)))
+    nearest = max(lab.symptoms, key=lambda symptom: dot(said, index.vector(symptom)))
     return Match(lab, score, index.words(text, lab.path.name), nearest)
 
 
@@ -136,7 +133,7 @@ class Index:
     @classmethod
     def of(cls, catalog: Catalog) -> "Index":
         """The index of these labs, from the cache if it was made before."""
-        return _kept(tuple(_texts(catalog)))
+        return _kept(tuple(texts_of(catalog)))
 
     def vector(self, text: str) -> dict[str, float]:
         """The grams of `text` that are known, by how often they are there and how rare they are; of length 1."""
@@ -163,6 +160,13 @@ class Index:
                 found[label] += value * weight
         return found
 
+    def ranked(self, text: str) -> tuple[list[tuple[str, float]], bool]:
+        """The labs with their scores, best first, and whether the first is near enough to answer `text`."""
+        scores = self.scores(text)
+        elsewhere = scores.pop(ELSEWHERE, 0.0)
+        best = sorted(scores.items(), key=lambda found: (-found[1], found[0]))
+        return best, bool(best) and best[0][1] >= max(LEAST, elsewhere)
+
     def words(self, text: str, label: str, most: int = 4) -> tuple[str, ...]:
         """The words of `text` that speak most for `label`."""
         said, found = self.vector(text), {}
@@ -176,11 +180,12 @@ class Index:
         return {"labels": self.labels, "shares": self.shares, "step": self.step, "grams": self.grams}
 
 
-def _dot(a: dict[str, float], b: dict[str, float]) -> float:
+def dot(a: dict[str, float], b: dict[str, float]) -> float:
+    """How alike two vectors of `Index.vector` are, 0 to 1."""
     return sum(value * b.get(gram, 0.0) for gram, value in a.items())
 
 
-def _texts(catalog: Catalog) -> Iterator[tuple[str, str]]:
+def texts_of(catalog: Catalog) -> Iterator[tuple[str, str]]:
     """(label, text): the labs' own symptoms, what else people write, and what no lab is about."""
     known = {lab.path.name: lab.symptoms for lab in catalog}
     for name, symptoms in known.items():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakfix.catalog import Catalog
-from breakfix.symptoms import ELSEWHERE, Index, find, learn, words
+from breakfix.symptoms import ELSEWHERE, Index, find, learn, texts_of, words
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "hooks"))
 from symptom_figures import MARKS, MESSAGE, PAGE, held_out, rejected, tables
@@ -70,9 +70,7 @@ def test_no_complaint_of_a_report_is_learnt_by_heart():
 
 
 def texts():
-    from breakfix.symptoms import _texts
-
-    return list(_texts(LABS))
+    return list(texts_of(LABS))
 
 
 def test_chinese_is_understood_no_worse():

@@ -85,7 +85,7 @@ def verify_command(
         "device": device,
         "fresh": fresh,
     }
-    with Engine() as engine, _progress(as_json) as progress:
+    with Engine() as engine, progress_of_labs(as_json) as progress:
         reports = [_verified(lab, catalog, engine, progress, how) for lab in labs]
     reports += [Report(name, error.problems) for name, error in bad.items()]
     print_json(list(map(_report_json, reports))) if as_json else _show(reports)
@@ -120,7 +120,8 @@ def _exit_code(report: Report) -> int:
     return 1 if report.problems else ENVIRONMENT if report.lacks else 0
 
 
-def _progress(hidden: bool) -> Progress:
+def progress_of_labs(hidden: bool) -> Progress:
+    """A bar on the error stream; none where nobody would see it."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     return Progress(*columns, console=errors, transient=True, disable=hidden or not errors.is_terminal)
 

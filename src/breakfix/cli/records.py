@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from breakfix.catalog import Catalog, Lab
 from breakfix.cli import AsJson, Device, app, print_json
+from breakfix.cli.author import progress_of_labs
 from breakfix.records import Run, record
-from breakfix.render.terminal import console, errors, number
+from breakfix.render.terminal import console, number
 from breakfix.verdict import ENVIRONMENT
 from breakfix.zygote import Engine
 
@@ -38,7 +38,7 @@ def evidence_command(
     out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 60 * minutes
     told, late = [], []
-    with Engine() as engine, _progress(as_json) as progress:
+    with Engine() as engine, progress_of_labs(as_json) as progress:
         task = progress.add_task("", total=len(labs))
         for lab in labs:
             progress.update(task, description=lab.id)
@@ -77,11 +77,6 @@ def _json(run: Run) -> dict:
         "fixed": run.fixed.state,
         "differences": [asdict(d) | {"cpu": str(d.cpu), "other": str(d.other)} for d in run.differences],
     }
-
-
-def _progress(hidden: bool) -> Progress:
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    return Progress(*columns, console=errors, transient=True, disable=hidden or not errors.is_terminal)
 
 
 def _show(told: list[Run], late: list[str], out: Path) -> None:
